@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -28,6 +28,7 @@ help:
 	@echo "make soak       a random plan against the whole stack (MINUTES=10 SEED=1): is anything untrue on record then?"
 	@echo "make soak-manager  a manager of 1,000 jobs while everything around it dies at random (SEED=1; MariaDB): is each job run once?"
 	@echo "make soak-graphs   200 random graphs while everything around them dies at random (GRAPHS=200 SEED=1; MariaDB): is each step run once?"
+	@echo "make soak-pools    pools while everything around them dies at random (MINUTES=5 SEED=1 CLUSTER=local or kwok): do caps, order and shares hold?"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
@@ -162,12 +163,12 @@ test-kueue: kube-binaries
 	@$(PY) -m tests.kubernetes.cluster kueue
 	@$(PY) -m pytest -q -m kueue tests/kubernetes/test_kueue.py
 
-# Has it ever lied to us? The same seed is the same plan; RUNS limits how many runs it starts.
+# Has it ever lied to us? The same seed is the same plan; MOST limits how many runs it starts.
 MINUTES ?= 10
 SEED ?= 1
-RUNS ?= 500
+MOST ?= 500
 soak: env
-	@$(PY) -m tools.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
+	@$(PY) -m tools.soak --minutes $(MINUTES) --seed $(SEED) --runs $(MOST)
 
 soak-manager: env
 	@$(PY) -m tools.soak.managers --mariadb --seed $(SEED)
@@ -175,6 +176,12 @@ soak-manager: env
 GRAPHS ?= 200
 soak-graphs: env
 	@$(PY) -m tools.soak.graphs --mariadb --graphs $(GRAPHS) --seed $(SEED)
+
+# On kwok the API server is real and pods only pretend; its programs are those of `make kube-binaries`.
+CLUSTER ?= local
+soak-pools: MINUTES = 5
+soak-pools: env
+	@$(PY) -m tools.soak.pools --cluster $(CLUSTER) --minutes $(MINUTES) --seed $(SEED)
 
 # Tests play fixed examples, so that a change is refused only for what it did. This looks for new ones, twenty times as
 # many, each time others: it prints how to play a failure again. Mend it, and put what was found beside the property.

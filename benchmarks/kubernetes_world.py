@@ -88,7 +88,8 @@ class BenchWorld(RealWorld):
         catalogue.write_text(json.dumps(CATALOGUE))
         if not self.cluster.nodes:  # there is no bridge either; pods that only pretend reach nobody
             place = ClusterAccess(self.cluster.kubeconfig, None, self.namespace)
-            self.stack = Stack(Layout(self.folder, only_free_ports=True, crawlers=catalogue, kubernetes=place))
+            base: dict[str, Any] = {"database": self.database, "crawlers": catalogue, "kubernetes": place}
+            self.stack = Stack(Layout(self.folder, only_free_ports=True, **base))
         self.shown: dict[int, float] = {}
         self.finished: dict[int, float] = {}
         self.api = Api(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)

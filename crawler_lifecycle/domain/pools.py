@@ -72,10 +72,12 @@ class Pools:
     slots: int | None = None
     """Tasks that the cluster executes at once; ``None``: unknown."""
     surplus: int = 0
-    """Tasks of each priority that may wait on the cluster itself, so that a free slot is never idle."""
+    """Tasks of each priority that may wait on the cluster itself, so that a free slot is never idle. None if a pool
+    has a reserve: they would take its slots."""
 
     def __post_init__(self) -> None:
-        reserved = sum(pool.reserved for pool in self.named.values())
+        if reserved := sum(pool.reserved for pool in self.named.values()):
+            object.__setattr__(self, "surplus", 0)
         if self.slots is not None and reserved > self.slots:
             raise InvalidRequest(
                 f"LIFECYCLE_POOLS: reserved: {reserved} places in all are too many for {self.slots} slots; "

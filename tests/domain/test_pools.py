@@ -130,6 +130,11 @@ def test_an_urgent_task_does_not_wait_for_the_surplus() -> None:
     assert gate.grant([Ticket(2, "a", 1, NOW, 3)], NOW) == {2: 2}
 
 
+def test_what_could_wait_on_the_cluster_takes_no_slot_of_a_reserve() -> None:
+    gate = Gate(Pools({"a": Pool(), "kept": Pool(reserved=1)}, slots=4, surplus=2))
+    assert gate.grant([Ticket(1, "a", 1, NOW, 9)], NOW) == {1: 3}
+
+
 @pytest.mark.parametrize("held_up", [Ticket(1, "a", 3, NOW, 9), Ticket(1, "c", 5, NOW, 9)])
 def test_who_is_held_up_by_more_than_its_share_is_not_behind(held_up: Ticket) -> None:
     gate = Gate(Pools({"a": Pool(max=1), "b": Pool(), "c": Pool()}, slots=10), held={"a": Held(1), "b": Held(9)})

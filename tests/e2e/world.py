@@ -21,6 +21,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.cli.stack.layout import Layout
@@ -99,6 +100,7 @@ class World:
     database: str | None = None
     crawlers: Path | None = None
     archive: str | None = None
+    kubernetes: ClusterAccess | None = None
 
     def __post_init__(self) -> None:
         self._open = ExitStack()
@@ -110,6 +112,7 @@ class World:
                 database=self.database,
                 crawlers=self.crawlers,
                 archive=self.archive,
+                kubernetes=self.kubernetes,
             ),
             say=self.said.append,
         )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import httpx
@@ -24,6 +24,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
@@ -106,12 +107,15 @@ class SoakWorld(World):
 
     @classmethod
     @contextmanager
-    def up(cls, folder: Path, server: MariaDb | None = None, **settings: str) -> Iterator[SoakWorld]:
-        """A stack that is up, on SQLite or on this server; everything of it is ended afterwards."""
+    def up(
+        cls, folder: Path, server: MariaDb | None = None, kubernetes: ClusterAccess | None = None, **settings: str
+    ) -> Iterator[Self]:
+        """A stack that is up, on SQLite or on this server, with crawls here or on this cluster; everything of it is
+        ended afterwards."""
         with ExitStack() as undo:
             undo.enter_context(mock.patch.dict(os.environ, SETTINGS | settings))
             database = None if server is None else undo.enter_context(server.database())
-            world = cls(folder, database=database, server=server)
+            world = cls(folder, database=database, server=server, kubernetes=kubernetes)
             try:
                 world.start()
                 yield world

@@ -1,0 +1,213 @@
+"""What a task costs each part, and what that makes of 1,000, 10,000 and 100,000 tasks a day (``make capacity``).
+
+The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at once. Runs of one task
+begin at the rate of a day's peak hour, 12,000 of 100,000, and each part's processor seconds, the bytes of the database,
+the API server's own count of requests, and the actions in the histories of some runs are divided by the tasks. What is
+computed from them is printed as a table; ``docs/capacity.md`` holds one, and the formula.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from temporalio.client import Client
+
+from benchmarks.kubernetes_look import requests
+from benchmarks.kubernetes_world import BenchWorld
+from benchmarks.throughput import _cpu
+from tests.e2e.world import until
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.mariadb import running_mariadb
+
+TASKS = int(os.environ.get("BENCHMARK_TASKS", "600"))
+#: Tasks a second: the peak hour of a day of 100,000.
+PEAK_SHARE, DAYS = 0.12, (1_000, 10_000, 100_000)
+RATE = float(os.environ.get("BENCHMARK_RATE", str(PEAK_SHARE * 100_000 / 3600)))
+SAMPLE, NODES, STARTERS = 20, 4, 8
+#: The part of a core that a part may use in the peak hour, so that a slow minute does not queue up.
+BUSY = 0.6
+#: Days that details and logs stay in production (deploy/components/prune).
+DETAILS_D, LOGS_D = 90, 30
+#: US dollars of a million actions at Temporal Cloud, list price.
+MILLION = 50.0
+PARTS = ("gateway", "scheduler", "worker", "temporal")
+_ACTIONS = (
+    "workflow_execution_started",
+    "activity_task_scheduled",
+    "timer_started",
+    "workflow_execution_signaled",
+    "upsert_workflow_search_attributes",
+    "start_child_workflow_execution_initiated",
+    "workflow_execution_update_accepted",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one task costs."""
+
+    cpu: Mapping[str, float]
+    """Seconds of a core, by part."""
+    bytes: Mapping[str, float]
+    """Bytes of the database that stay for ever, with the details, and with the logs."""
+    actions: float
+    calls: Mapping[str, float]
+    """Requests to the API server by verb and resource, all clients but the cluster's own parts."""
+    resident: Mapping[str, float]
+    """MiB of each part at the end."""
+
+
+class Measured(BenchWorld):
+    """The stack of the benchmark on a database server."""
+
+    def __init__(self, folder: Path, cluster: Cluster, url: str) -> None:
+        self.url = url
+        super().__init__(folder, cluster)
+
+    def __post_init__(self) -> None:
+        self.database, self._engine = self.url, create_engine(self.url)
+        super().__post_init__()
+
+    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._engine.connect() as conn:
+            found = conn.exec_driver_sql(sql.replace("?", "%s"), values)
+            return [tuple(row) for row in found] if found.returns_rows else []
+
+    def size(self) -> dict[str, int]:
+        """Bytes of each table with its indexes, as the server counts them after an analysis."""
+        with self._engine.connect() as conn:
+            names = [row[0] for row in conn.execute(text("SHOW TABLES"))]
+            conn.execute(text("ANALYZE TABLE " + ", ".join(names)))
+            found = conn.execute(
+                text(
+                    "SELECT table_name, data_length + index_length FROM information_schema.tables "
+                    "WHERE table_schema = DATABASE()"
+                )
+            )
+            return {str(name): int(size) for name, size in found}
+
+
+def begin(world: BenchWorld, tasks: int, rate: float) -> list[int]:
+    """Start runs of one task at a steady rate; their numbers."""
+    began, request = time.monotonic(), {"crawler": "brief", "poll_minutes": [1, 2, 3, 5, 8, 15]}
+
+    def start(number: int) -> int:
+        time.sleep(max(0.0, began + number / rate - time.monotonic()))
+        return int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
+
+    with ThreadPoolExecutor(STARTERS) as threads:
+        found = list(threads.map(start, range(tasks)))
+    print(f"{tasks} runs begun in {time.monotonic() - began:.0f} s, {rate:.2f} a second asked", flush=True)
+    return found
+
+
+def measure(world: Measured, tasks: int, rate: float) -> Cost:
+    """Play the load once, after a few runs that warm up, and divide by its tasks."""
+    _end_of(world, begin(world, 10, rate))
+    pids = {part: world.stack.pids[part] for part in PARTS}
+    cpu = {part: _cpu(pid) for part, pid in pids.items()}
+    calls, size, began = requests(world.cluster), world.size(), time.monotonic()
+    runs = begin(world, tasks, rate)
+    waited = _end_of(world, runs)
+    took = time.monotonic() - began
+    used = {part: (_cpu(pid) - cpu[part]) / tasks for part, pid in pids.items()}
+    asked = {key: (n - calls.get(key, 0)) / tasks for key, n in requests(world.cluster).items()}
+    grown = {name: (n - size.get(name, 0)) / tasks for name, n in world.size().items()}
+    logs = grown.get("task_log", 0.0) + grown.get("task_stats", 0.0)
+    details = sum(grown.get(name, 0.0) for name in ("outbox_event", "outbox_delivery"))
+    print(
+        f"the last had ended {waited:.0f} s after the last start, {took:.0f} s in all; load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+    resident = {part: _resident(pid) for part, pid in pids.items()}
+    actions = asyncio.run(_actions(world, runs))
+    stays = sum(grown.values()) - logs - details
+    ours = {
+        key: n for key, n in asked.items() if n >= 0.01 and key.split()[1].split("/")[0] in ("jobs", "pods", "events")
+    }
+    return Cost(used, {"for ever": stays, "details": details, "logs": logs}, actions, ours, resident)
+
+
+def _end_of(world: BenchWorld, runs: list[int]) -> float:
+    began, last = time.monotonic(), max(runs)
+    sql = "SELECT COUNT(*) FROM run_history WHERE run_id >= ? AND run_id <= ? AND status IN ('COMPLETED', 'FAILED')"
+    until(lambda: world.query(sql, min(runs), last)[0][0] >= len(runs), "the end of all runs", 1800)
+    return time.monotonic() - began
+
+
+def _resident(pid: int) -> float:
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+async def _actions(world: BenchWorld, runs: list[int]) -> float:
+    """Billable actions of a run by its history, the median of some; heartbeats and retries are not in it."""
+    client, counts = await Client.connect(str(world.stack.addresses["temporal"])), []
+    for run_id in runs[:: max(1, len(runs) // SAMPLE)]:
+        ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        count = 0
+        async for event in client.get_workflow_handle(str(workflow_id)).fetch_history_events():
+            count += any(event.HasField(f"{name}_event_attributes") for name in _ACTIONS)  # type: ignore[arg-type]
+        counts.append(count)
+    return statistics.median(counts)
+
+
+def table(cost: Cost) -> list[str]:
+    """What days of several sizes need, by the formula of docs/capacity.md."""
+    rows = ["| tasks a day | " + " | ".join(f"{n:,}" for n in DAYS) + " |", "|---|" + "---|" * len(DAYS)]
+
+    def row(name: str, of: Any) -> None:
+        rows.append(f"| {name} | " + " | ".join(of(n) for n in DAYS) + " |")
+
+    for part in PARTS:
+        row(f"cores of {part} in the peak hour", lambda n, p=part: f"{n * PEAK_SHARE / 3600 * cost.cpu[p] / BUSY:.2f}")
+    a_day = sum(cost.bytes.values())
+    row("database a day, MB", lambda n: f"{n * a_day / 1e6:,.1f}")
+    pruned = DETAILS_D * (cost.bytes["for ever"] + cost.bytes["details"]) + LOGS_D * cost.bytes["logs"]
+    row(f"database after {DETAILS_D} days, GB", lambda n: f"{n * pruned / 1e9:,.2f}")
+    row("Temporal actions a day", lambda n: f"{n * cost.actions:,.0f}")
+    row(f"their price at {MILLION:g} USD a million, a month", lambda n: f"{n * cost.actions * 30 / 1e6 * MILLION:,.0f}")
+    row(
+        "API server calls a second in the peak hour",
+        lambda n: f"{n * PEAK_SHARE / 3600 * sum(cost.calls.values()):.1f}",
+    )
+    return rows
+
+
+def told(cost: Cost) -> None:
+    for part in PARTS:
+        print(f"    {part}: {cost.cpu[part] * 1000:.0f} ms of a core a task, {cost.resident[part]:.0f} MiB", flush=True)
+    kinds = ", ".join(f"{name} {n:,.0f}" for name, n in cost.bytes.items())
+    print(f"    database bytes a task: {kinds}; Temporal actions a run: {cost.actions:.0f}", flush=True)
+    print("    API server: " + ", ".join(f"{key} {n:.2f}" for key, n in sorted(cost.calls.items())), flush=True)
+    print("\n".join(table(cost)), flush=True)
+
+
+def on_kwok() -> None:
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIFECYCLE_CLUSTER__JOB_TTL_S", "60")
+        url = stack.enter_context(stack.enter_context(running_mariadb()).database())
+        cluster = stack.enter_context(Cluster(kwok=NODES))
+        made = Measured(Path(name) / "state", cluster, url)
+        stack.callback(made.end)
+        made.start()
+        told(measure(made, TASKS, RATE))
+
+
+async def main() -> None:
+    """For ``python -m benchmarks capacity``."""
+    await asyncio.to_thread(on_kwok)

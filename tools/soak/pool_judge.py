@@ -1,0 +1,347 @@
+"""What was true of pools, by journals that the service does not write: caps, order, shares, reserves, each task once.
+
+Nothing here is the product's. Times are seconds of one clock: of the crawlers, or of who watches the API server.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from tools.soak.journal import Name, clock
+
+#: The bounds of order and reserve: for so long a task may wait although it is its turn, and for so long after a fault
+#: has ended nobody is held to that.
+GRACE_S, RECOVERY_S = 12.0, 40.0
+#: The part of all begins that may come before a more urgent task which has waited longer than the grace, because of
+#: faults.
+LATE_MOST = 0.05
+#: How far a pool may be from its share: in a window without faults, and over the whole soak.
+CALM_SHARE, SOAK_SHARE = 0.2, 0.3
+#: The part of a window in which the pools must have waited, or it proves nothing.
+COVERED = 0.7
+#: Priorities beyond this one wait until the end of the load.
+NORMAL = 3
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The settings of a pool."""
+
+    max: int | None = None
+    weight: float = 1.0
+    reserved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A run that was accepted at this time."""
+
+    run: int
+    pool: str
+    priority: int
+    tasks: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """One execution of a task by its journal; without an end it executes still."""
+
+    run: int
+    index: int
+    attempt: int
+    begin: float
+    end: float | None
+
+    @property
+    def name(self) -> Name:
+        return self.run, self.index, self.attempt
+
+    def within(self, spans: Iterable[Span]) -> float:
+        """For how many seconds of these spans it executed."""
+        last = float("inf") if self.end is None else self.end
+        return sum(max(0.0, min(last, b) - max(self.begin, a)) for a, b in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A strike that was seen to do something, and when everything of it was up again."""
+
+    what: str
+    at: float
+    over: float
+    did: str
+
+
+@dataclass
+class Case:
+    """One soak, as its journals tell it."""
+
+    pools: Mapping[str, Pool]
+    slots: int
+    orders: Mapping[int, Order]
+    crawls: Sequence[Crawl]
+    faults: Sequence[Fault]
+    calm: Span
+    """Without faults and without urgent runs."""
+    load: Span
+    rows: Collection[tuple[int, int, int, str]] = ()
+    """Run, index, attempt and status of each task on record."""
+    kinds: Collection[str] = ()
+    """The strikes that must have been."""
+    unknown: list[Crawl] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unknown = [crawl for crawl in self.crawls if crawl.run not in self.orders]
+        self.crawls = sorted((c for c in self.crawls if c.run in self.orders), key=lambda crawl: crawl.begin)
+
+    def pool(self, crawl: Crawl) -> str:
+        return self.orders[crawl.run].pool
+
+    def of(self, which: Callable[[str], bool]) -> list[Crawl]:
+        """The executions of these pools."""
+        return [crawl for crawl in self.crawls if which(self.pool(crawl))]
+
+    @cached_property
+    def begins(self) -> dict[tuple[int, int], float]:
+        """When each task executed first."""
+        return {(crawl.run, crawl.index): crawl.begin for crawl in reversed(self.crawls)}
+
+    @cached_property
+    def tasks(self) -> list[tuple[Order, float, float]]:
+        """Each task: its order, and the times from which and until which it waited."""
+        times = [
+            (one, self.begins.get((one.run, n), float("inf"))) for one in self.orders.values() for n in range(one.tasks)
+        ]
+        return [(one, min(one.at, begin), begin) for one, begin in times]
+
+    @cached_property
+    def level(self) -> dict[str, Level]:
+        return {name: Level(self.of(lambda one, name=name: one == name)) for name in self.pools}  # type: ignore[misc]
+
+    @cached_property
+    def shadows(self) -> list[Span]:
+        """When nobody is held to the grace."""
+        return merged((fault.at, fault.over + RECOVERY_S) for fault in self.faults)
+
+    def calm_s(self, since: float, until: float) -> float:
+        """The seconds of a wait that no fault explains."""
+        return until - since - sum(max(0.0, min(until, b) - max(since, a)) for a, b in self.shadows)
+
+
+class Level:
+    """How many of these executed at each moment."""
+
+    def __init__(self, crawls: Iterable[Crawl]) -> None:
+        moves = sorted(m for c in crawls for m in ((c.begin, 1), *([(c.end, -1)] if c.end is not None else [])))
+        self.at: list[float] = []
+        self.count = [0]
+        for at, step in moves:  # at one moment ends come before begins
+            self.at.append(at)
+            self.count.append(self.count[-1] + step)
+
+    @property
+    def most(self) -> int:
+        return max(self.count)
+
+    def before(self, at: float) -> int:
+        """How many executed just before this moment."""
+        return self.count[bisect_right(self.at, at - 1e-9)]
+
+    def below_since(self, at: float, most: int) -> float | None:
+        """Since when fewer than ``most`` executed without a break until just before ``at``; ``None``: they do not."""
+        n = bisect_right(self.at, at - 1e-9)
+        if self.count[n] >= most:
+            return None
+        while n and self.count[n] < most:
+            n -= 1
+        return self.at[n] if self.count[n] >= most else float("-inf")
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same time in spans that do not overlap."""
+    found: list[Span] = []
+    for a, b in sorted(spans):
+        if found and a <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], b)
+        else:
+            found.append((a, b))
+    return found
+
+
+# --- what must hold
+
+
+def judge(case: Case) -> list[str]:
+    """What is untrue, as sentences."""
+    checks = (caps, order, reserves, shares, once, faults)
+    return [text for check in checks for text in check(case)]
+
+
+def groups(case: Case) -> Iterator[tuple[str, int, int]]:
+    """Who, how many of it executed at once, and how many may."""
+    for name, pool in case.pools.items():
+        if pool.max is not None:
+            yield f"pool {name}", case.level[name].most, pool.max
+        if pool.reserved:
+            others = Level(case.of(lambda one, name=name: one != name))  # type: ignore[misc]
+            yield f"all pools but {name}", others.most, case.slots - pool.reserved
+    yield "all pools", Level(case.crawls).most, case.slots
+
+
+def caps(case: Case) -> Iterator[str]:
+    """No cap is exceeded at any moment, and each was reached."""
+    for who, most, cap in groups(case):
+        if most != cap:
+            yield f"caps: {who}: {most} at once, and {cap} may" + ("" if most > cap else ": it proves nothing")
+
+
+def late(case: Case) -> Iterator[tuple[float, float, Crawl, Order]]:
+    """Each begin before a more urgent task whose pool had room: the seconds that this one had waited then without any
+    fault and in all, who began, and whose turn it was."""
+    for crawl in case.crawls:
+        mine = case.orders[crawl.run]
+        if case.level[mine.pool].before(crawl.begin) < case.pools[mine.pool].reserved:
+            continue  # a reserve comes before any priority
+        worst = None
+        for one, since, begin in case.tasks:
+            if one.priority < mine.priority and since < crawl.begin < begin:
+                room = case.level[one.pool].below_since(crawl.begin, case.pools[one.pool].max or case.slots + 1)
+                if room is not None:
+                    since = max(since, room)
+                    found = case.calm_s(since, crawl.begin), crawl.begin - since, crawl, one
+                    worst = max(worst or found, found, key=lambda each: each[:2])
+        if worst is not None:
+            yield worst
+
+
+def order(case: Case) -> Iterator[str]:
+    """Who is more urgent comes first."""
+    found, overtaken = list(late(case)), overtakes(case)
+    for calm_s, _, crawl, one in found:
+        if calm_s > GRACE_S:
+            mine = case.orders[crawl.run]
+            yield (
+                f"order: {crawl.name} of priority {mine.priority} in {mine.pool} began at {clock(crawl.begin)}, and "
+                f"run {one.run} of priority {one.priority} in {one.pool} had waited for {calm_s:.1f} s without a fault"
+            )
+    if (many := sum(raw > GRACE_S for _, raw, *_ in found)) > LATE_MOST * len(case.crawls):
+        yield f"order: {many} of {len(case.crawls)} began before a more urgent one that had waited over {GRACE_S:g} s"
+    if not overtaken:
+        yield "order: no urgent task overtook another one: it proves nothing"
+
+
+def overtakes(case: Case) -> int:
+    """How many tasks began before a less urgent one that was older."""
+    return sum(
+        any(two.priority > one.priority and since < one.at and begin < until for two, since, until in case.tasks)
+        for one, _, begin in case.tasks
+    )
+
+
+def kept_waits(case: Case) -> list[float]:
+    """For how long each task of a pool with a reserve waited below that, without any fault."""
+    found = []
+    for one, since, begin in case.tasks:
+        if (reserved := case.pools[one.pool].reserved) and begin < float("inf"):
+            room = case.level[one.pool].below_since(begin, reserved)
+            if room is not None:
+                found.append(case.calm_s(max(since, room), begin))
+    return found
+
+
+def reserves(case: Case) -> Iterator[str]:
+    """A pool below its reserve does not wait for others."""
+    if not (found := kept_waits(case)):
+        yield "reserve: no task began below it: it proves nothing"
+    for wait in found:
+        if wait > GRACE_S:
+            yield f"reserve: a task below it waited for {wait:.1f} s without a fault"
+
+
+def share_errors(case: Case, span: Span) -> tuple[dict[str, float], float]:
+    """How far the pools without cap and reserve were from their shares while all of them waited, and for which part of
+    the span they did."""
+    rivals = [name for name, pool in case.pools.items() if pool.max is None and not pool.reserved]
+    lacks = []
+    for name in rivals:
+        mine = [(since, begin) for one, since, begin in case.tasks if one.pool == name and one.priority <= NORMAL]
+        waits = merged((max(a, span[0]), min(b, span[1])) for a, b in mine if b > span[0] and a < span[1])
+        edges = [(span[0], span[0]), *waits, (span[1], span[1])]
+        lacks += [(a, b) for (_, a), (b, _) in pairwise(edges)]
+    edges = [(span[0], span[0]), *merged(lacks), (span[1], span[1])]
+    spans = [(a, b) for (_, a), (b, _) in pairwise(edges) if b > a]
+    used = {name: sum(crawl.within(spans) for crawl in case.of(lambda one: one == name)) for name in rivals}  # noqa: B023
+    total, weight = sum(used.values()) or 1.0, sum(case.pools[name].weight for name in rivals)
+    errors = {name: used[name] / total / (case.pools[name].weight / weight) - 1 for name in rivals}
+    return errors, sum(b - a for a, b in spans) / (span[1] - span[0])
+
+
+def shares(case: Case) -> Iterator[str]:
+    """Pools of the same priority have slots by their weights."""
+    for what, span, most in (("a calm window", case.calm, CALM_SHARE), ("the whole soak", case.load, SOAK_SHARE)):
+        errors, covered = share_errors(case, span)
+        for name, error in errors.items():
+            if abs(error) > most:
+                yield f"shares: in {what} pool {name} is {error:+.0%} from its share, and {most:.0%} may be"
+        if covered < COVERED:
+            yield f"shares: the pools waited for {covered:.0%} of {what}: it proves nothing"
+
+
+def once(case: Case) -> Iterator[str]:
+    """Each attempt on record executed once, and each task came to a good end."""
+    times = Counter(crawl.name for crawl in (*case.crawls, *case.unknown))
+    known = {row[:3]: row[3] for row in case.rows}
+    good = Counter(row[:2] for row in case.rows if row[3] == "SUCCEEDED")
+    for name, many in times.items():
+        if many > 1:
+            yield f"once: {name} executed {many} times"
+        if name not in known:
+            yield f"once: {name} executed, and is not on record"
+    for name, status in known.items():
+        if status == "SUCCEEDED" and not times[name]:
+            yield f"once: {name} is on record as {status}, and never executed"
+    for one in case.orders.values():
+        for index in range(one.tasks):
+            if good[one.run, index] != 1:
+                yield f"once: task {index} of run {one.run} has {good[one.run, index]} good ends on record"
+    for run in sorted({row[0] for row in case.rows} - set(case.orders)):
+        yield f"once: run {run} is on record, and nobody started it"
+    for crawl in case.crawls:
+        if crawl.end is None:
+            yield f"once: {crawl.name} has no end"
+
+
+def faults(case: Case) -> Iterator[str]:
+    """Everything that was to be struck was."""
+    for kind in sorted(set(case.kinds) - {fault.what for fault in case.faults}):
+        yield f"faults: {kind}: it never was"
+
+
+def figures(case: Case) -> str:
+    """What there was to be wrong about, and how near it came."""
+    told = [f"{who} {most} of {cap}" for who, most, cap in groups(case)]
+    found, waits = list(late(case)), kept_waits(case)
+    raw, calm = max((each[1] for each in found), default=0.0), max((each[0] for each in found), default=0.0)
+    begins, waited = [crawl.begin for crawl in case.crawls], sum(each[1] > GRACE_S for each in found)
+    pause = max((b - a for a, b in pairwise(begins)), default=0.0)
+    lines = [
+        f"{len(case.orders)} runs, {len(case.crawls)} executions; the longest time without a begin: {pause:.1f} s",
+        f"at once, the most: {', '.join(told)}",
+        f"order: {overtakes(case)} overtook older ones; {waited} began before a more urgent one that had waited over "
+        f"{GRACE_S:g} s, at most {raw:.1f} s, without faults {calm:.1f} s",
+        f"reserve: {len(waits)} began below it, after at most {max(waits, default=0.0):.1f} s without faults",
+    ]
+    for what, span in (("calm window", case.calm), ("whole soak", case.load)):
+        errors, covered = share_errors(case, span)
+        told = [f"{name} {error:+.1%}" for name, error in errors.items()]
+        lines.append(f"shares, {what} ({span[1] - span[0]:.0f} s, {covered:.0%} with waiting): {', '.join(told)}")
+    did = Counter(fault.what for fault in case.faults)
+    lines.append(f"struck: {', '.join(f'{what} {times}' for what, times in sorted(did.items()))}")
+    return "\n".join(lines)

@@ -1,0 +1,286 @@
+"""``python -m tools.soak.pools --cluster local|kwok --minutes M --seed N``: pools while everything around them dies.
+
+Four pools with a cap, weights and a reserve want more than all slots, by runs of priorities 1 to 5. In two storms the
+workers, of which each role has two, gateway, scheduler service, Temporal and MariaDB are killed and frozen at random.
+The judge (``pool_judge.py``) reads journals: those that the crawlers keep, or etcd's history of the pods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.machine import start_time
+from tests.contracts.cluster.kube_harness import FINISHED
+from tests.e2e.world import QUICK, _states, until
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.builds import ROOT
+from tests.support.mariadb import running_mariadb
+from tools.soak.door import Door, settled
+from tools.soak.journal import read_journals
+from tools.soak.kubernetes.record import Recorder, flags
+from tools.soak.pool_judge import NORMAL, Case, Crawl, Fault, Order, Pool, figures, judge
+from tools.soak.strikes import say, verdict
+from tools.soak.world import DURABLE, SoakWorld
+
+SLOTS = 10
+POOLS = {"capped": Pool(max=2, weight=4), "heavy": Pool(weight=3), "light": Pool(), "kept": Pool(reserved=2)}
+#: So many tasks wait in each pool all the while, so that an outage does not empty it. What waits at the end must end
+#: within the time that everything gets then.
+WAITING = {"capped": 4, "heavy": 10, "light": 5, "kept": 3}
+#: How long tasks take, and how often the pool with the reserve has nothing to do.
+SECONDS, RESTS_S = (4, 7, 10), 20.0
+WORKERS = ("worker", "worker-2")
+PARTS = ("worker", "gateway", "scheduler", "temporal", "database")
+KINDS = [f"{part} {how}" for part in PARTS for how in ("killed", "frozen")]
+#: Until then all slots are taken, and nobody begins because the machine is empty.
+FULL_S = 15.0
+#: Parts of the whole time: until here no fault and nothing urgent, the first storm, urgent runs and no fault, a storm.
+CALM, STORM, URGENT = 0.25, 0.5, 0.68
+STRIKES_S, URGENT_S, FROZEN_S, AWAY_S = (3.0, 9.0), (4.0, 9.0), (4.0, 15.0), 5.0
+
+
+@dataclass
+class PoolWorld(SoakWorld):
+    """A stack with these pools; with ``kubernetes`` crawls are pods of this cluster."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kubernetes is not None:
+            entry = {"kind": "command", "command": ["nap"], "items": False}
+            naps = [{"KWOK_RUN_FOR": f"{seconds}s", "KWOK_MESSAGE": FINISHED} for seconds in SECONDS]
+            named = zip(SECONDS, naps, strict=True)
+            self.crawlers.write_text(json.dumps([entry | {"name": f"nap-{n}", "env": nap} for n, nap in named]))
+
+    def body(self, seconds: int) -> dict[str, object]:
+        if self.kubernetes is not None:
+            return {"crawler": f"nap-{seconds}"}
+        return {"crawler": "soak", "args": {"seconds": str(seconds)}}
+
+
+class Load:
+    """Starts runs so that each pool wants more than it can have."""
+
+    def __init__(self, world: PoolWorld, read: Callable[[], list[Crawl]], dice: random.Random) -> None:
+        self.orders: dict[int, Order] = {}
+        self._world, self._read, self._dice = world, read, dice
+        self._door = Door(lambda: str(world.stack.addresses["gateway"]))
+        self._asks = ThreadPoolExecutor(16)
+        self._coming: Counter[str] = Counter()
+        self._lock, self._sent, self._urgent, self._idle = threading.Lock(), 0, 0.0, False
+        self.refused: list[str] = []
+
+    def turn(self, at: float, urgent: bool) -> None:
+        """Start what is missing now, and with ``urgent`` now and then a run that goes before others."""
+        if at > FULL_S and not self._idle:
+            self._idle = True
+            for pool, priority in (("heavy", 4), ("light", 5), ("heavy", 5)):
+                self._order(pool, priority, 2)
+        begun = Counter(run for run, _ in {(crawl.run, crawl.index) for crawl in self._read()})
+        with self._lock:
+            waiting = self._coming.copy()
+            for one in self.orders.values():
+                waiting[one.pool] += one.tasks - begun[one.run] if one.priority <= NORMAL else 0
+        for pool, most in WAITING.items():
+            if waiting[pool] < most and not (pool == "kept" and at % (2 * RESTS_S) > RESTS_S):
+                self._order(pool, NORMAL, self._dice.randint(2, 4))
+        if urgent and at >= self._urgent:
+            self._urgent = at + self._dice.uniform(*URGENT_S)
+            self._order(self._dice.choice(sorted(POOLS)), self._dice.choice((1, 2)), self._dice.randint(1, 2))
+
+    def end(self) -> None:
+        """Every run that was asked for is accepted."""
+        self._asks.shutdown()
+
+    def _order(self, pool: str, priority: int, tasks: int) -> None:
+        self._sent += 1
+        body = self._world.body(self._dice.choice(SECONDS)) | QUICK
+        body |= {"tasks": [{}] * tasks, "pool": pool, "priority": priority}
+        with self._lock:
+            self._coming[pool] += tasks
+        self._asks.submit(self._start, body, f"pools-{self._sent}", pool, priority, tasks)
+
+    def _start(self, body: dict[str, object], key: str, pool: str, priority: int, tasks: int) -> None:
+        told = self._door.until_told("POST", "/v1/runs", body, key)
+        with self._lock:
+            self._coming[pool] -= tasks
+            if told.ok:
+                run = int(told.answer["run_id"])
+                self.orders[run] = Order(run, pool, priority, tasks, told.at)
+            else:
+                self.refused.append(f"a start was refused: {told}")
+
+
+class Strikes:
+    """Kills and freezes parts, each in a thread of its own: a part may die while another one comes back."""
+
+    def __init__(self, world: PoolWorld, dice: random.Random) -> None:
+        self.faults: list[Fault] = []
+        self.wrong: list[str] = []
+        self._world, self._dice = world, dice
+        self._left: list[str] = []
+        self._next = 0.0
+        self._threads: list[threading.Thread] = []
+        self._busy: set[str] = set()
+
+    def turn(self, at: float) -> None:
+        """Strike when it is time to: all kinds in a random order, then all again. What is down is not struck."""
+        if at < self._next:
+            return
+        self._next = at + self._dice.uniform(*STRIKES_S)
+        missing = sorted(set(KINDS) - {fault.what for fault in self.faults})
+        self._left = self._left or self._dice.sample(missing or KINDS, len(missing or KINDS))
+        what = self._left.pop()
+        part, how = what.split()
+        part = self._dice.choice(WORKERS) if part == "worker" else part
+        if part not in self._busy:
+            self._busy.add(part)
+            thread = threading.Thread(target=self._strike, args=(what, part, how, self._dice.uniform(*FROZEN_S)))
+            self._threads.append(thread)
+            thread.start()
+
+    def end(self) -> None:
+        """Everything is up again."""
+        for thread in self._threads:
+            thread.join()
+        self._world.stack.wait_healthy()
+
+    def _strike(self, what: str, part: str, how: str, seconds: float) -> None:
+        at = time.time()
+        try:
+            with suppress(ProcessLookupError):  # it has just ended, so nothing was struck
+                did = self._freeze(part, seconds) if how == "frozen" else self._kill(part, min(seconds, AWAY_S))
+                self.faults.append(Fault(what, at, time.time(), did))
+                say(f"{what}: {did}; up again after {time.time() - at:.1f} s")
+        except Exception as error:  # a soak whose strikes fail proves less than it says
+            self.wrong.append(f"{what}: {type(error).__name__}: {error}")
+        finally:
+            self._busy.discard(part)
+
+    def _pid(self, part: str) -> int:
+        if part == "database":
+            assert self._world.server is not None
+            return self._world.server.process.pid
+        pid = self._world.stack.pids.get(part)
+        if pid is None:
+            raise ProcessLookupError(part)
+        return pid
+
+    def _kill(self, part: str, seconds: float) -> str:
+        pid, server = self._pid(part), self._world.server
+        began = start_time(pid)
+        if part == "database" and server is not None:
+            server.kill()
+            time.sleep(seconds)
+            server.restart()
+        else:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: start_time(pid) != began, f"the death of {part}", 30)
+        until(lambda: self._world.stack.pids.get(part, 0) != pid, f"another {part}", 60)
+        if part != "database":
+            self._world.stack.wait_healthy(part)
+        return f"process {pid} of {part} died"
+
+    def _freeze(self, part: str, seconds: float) -> str:
+        pid = self._pid(part)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: _states(pid) == {"T"}, f"a frozen {part}", 30)
+            time.sleep(seconds)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        if part != "database":
+            self._world.stack.wait_healthy(part)
+        return f"process {pid} of {part} stood still for {seconds:.1f} s"
+
+
+def crawls_of(world: PoolWorld, recorder: Recorder | None) -> list[Crawl]:
+    """Everything that ever executed. A pod counts from its creation until etcd has its end."""
+    if recorder is None:
+        read = read_journals(world.journals)
+        return [Crawl(*one.name, one.begin, one.last if one.end else None) for one in read]
+    over = [(pod, pod.over) for pod in recorder.pods]
+    return [Crawl(*pod.key, pod.versions[0].seen_at.timestamp(), end and end.seen_at.timestamp()) for pod, end in over]
+
+
+def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float) -> Sequence[str]:
+    """The load, the storms, the time to settle, and what was untrue."""
+    world.deploy(ROOT, WORKERS[1])
+    dice = random.Random(seed)
+    load, strikes = Load(world, lambda: crawls_of(world, recorder), dice), Strikes(world, random.Random(seed))
+    began, told = time.time(), 0.0
+    while (at := time.time() - began) < seconds:
+        done = at / seconds
+        load.turn(at, urgent=done > CALM)
+        if CALM < done < STORM or done > URGENT:
+            strikes.turn(at)
+        if at - told > 15:
+            told = at
+            say(f"{at:4.0f} s: {len(load.orders)} runs, {len(crawls_of(world, recorder))} executions")
+        time.sleep(0.7)
+    over = time.time()
+    strikes.end()
+    load.end()
+    say("the faults are over")
+    wrong = [*strikes.wrong, *load.refused, *settled(world)]
+    rows = world.query("SELECT run_id, task_index, attempt, status FROM task_history")
+    calm, whole = (began + FULL_S, began + seconds * CALM), (began + FULL_S, over)
+    crawls = crawls_of(world, recorder)
+    case = Case(POOLS, SLOTS, load.orders, crawls, strikes.faults, calm, whole, rows, KINDS)  # type: ignore[arg-type]
+    (world.folder / "case.txt").write_text(repr(case))  # for whoever looks for the reason
+    say(figures(case))
+    return [*wrong, *judge(case)]
+
+
+@contextmanager
+def place(cluster: str, folder: Path) -> Iterator[tuple[ClusterAccess | None, Recorder | None]]:
+    """Where crawls are to execute, and who watches them there."""
+    if cluster == "local":
+        yield None, None
+        return
+    with Cluster(kwok=2, extra=flags(folder)) as kwok:
+        namespace = kwok.namespace("pools")
+        kwok.admin.ensure(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "crawl"}})
+        with Recorder(kwok.plane._etcd, namespace, folder / "audit.log") as recorder:
+            yield ClusterAccess(kwok.kubeconfig, None, namespace, "crawl.test/crawlers:1"), recorder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.soak.pools", description=__doc__)
+    parser.add_argument("--cluster", choices=("local", "kwok"), default="local", help="default: local")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of load (default: 5)")
+    parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
+    chosen = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    settings = {
+        "LIFECYCLE_CLUSTER__SLOTS": str(SLOTS),
+        "LIFECYCLE_POOLS": json.dumps({n: asdict(p) for n, p in POOLS.items()}),
+    }
+    with ExitStack() as undo:
+        folder = (chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        access, recorder = undo.enter_context(place(chosen.cluster, folder))
+        server = undo.enter_context(running_mariadb(DURABLE))
+        world = undo.enter_context(PoolWorld.up(folder / "state", server, access, **settings))
+        wrong = play(world, recorder, chosen.seed, chosen.minutes * 60)
+    return verdict(chosen.seed, wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
