@@ -11,8 +11,10 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.activities import retries
 from crawler_lifecycle.domain.retries import OtherNodes, Retries
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.store.runs import retries as store_of_retries
 from tests.support.fakes.cluster import KILLED, Behaviour
 from tests.support.lab import Lab, laboratory
 
@@ -89,6 +91,18 @@ async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: 
     assert (result.outcome, result.tasks) == ("evicted", {"FAILED": 30})
     assert sum(row.retry > 0 for row in rows(lab)) == 40
     assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 40 tries is used up"}
+
+
+async def test_more_ends_than_one_activity_decides_about_are_decided_by_several(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_of_retries, "PAGE", 4)
+    monkeypatch.setattr(retries, "PAGES", 2)
+    evict(lab, 1)
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 30, "retries": {"backoff_s": 5}})
+    assert (await handle.result()).tasks == {"SUCCEEDED": 30}
+    assert [row.retry for row in rows(lab)] == [0, 1] * 30
+    assert (await lab.events(handle)).count("retry_ended_tasks") >= 4
 
 
 async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_it(lab: Lab) -> None:
