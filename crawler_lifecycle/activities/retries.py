@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
-from crawler_lifecycle.activities.shared import Counts, alive, reporting
+from crawler_lifecycle.activities.shared import Counts, alive, ordered_at, reporting
 from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry, Retries, budget_of, next_try, resolved
 from crawler_lifecycle.domain.run import RunRequest
@@ -95,8 +95,10 @@ class RetryActivities:
             def decide(end: Ended, used: int) -> NextTry | str:
                 return next_try(policy, replace(end, memory=end.memory or memory), used, budget)
 
+            # Waits are measured by Temporal's clock alone: one that is set, or differs between workers, changes none.
+            more: Any = {"remember": bool(policy.remember), "now": ordered_at()}
             for _ in range(PAGES):
-                done = self.retries.retry_ended(fence, decide, policy.max or 0, remember=bool(policy.remember))
+                done = self.retries.retry_ended(fence, decide, policy.max or 0, **more)
                 if not done.left:
                     break
                 alive()

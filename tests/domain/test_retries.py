@@ -216,7 +216,8 @@ def test_the_text_of_more_memory_fits_its_column_and_no_cap_is_passed(
             assert (parse_memory(given) or 0) >= most, found
             break
         assert found.memory is not None
-        assert len(found.memory) <= task_history.c.memory.type.length == crawler_memory.c.memory.type.length
+        for column in (task_history.c.memory, crawler_memory.c.memory):
+            assert len(found.memory) <= column.type.length  # type: ignore[attr-defined]
         size, before = parse_memory(found.memory) or 0, parse_memory(given) or 0
         assert before < size <= most, "it grows, up to the cap"
         assert size == most or size <= before * factor * 1.000001 + 2**20
