@@ -155,7 +155,7 @@ class DeploymentActivities:
         return self._deploy(order, scheduled=row is not None and row.trigger == "scheduled")
 
     def _deploy(self, order: Deploy, *, scheduled: bool) -> DeployReport:
-        fence = order.fence
+        fence, now = order.fence, ordered_at()
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
         # The service that creates tasks and the look that proves their absence may use different clocks.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
@@ -167,12 +167,12 @@ class DeploymentActivities:
             if fence.attempt > 1:
                 self._adopt_late_ones(fence)
             tasks, stop = self.deployment.offer_tasks(
-                fence, DEPLOYMENT_PAGE, order.max_parallel, until, place, order.next_look_at
+                fence, DEPLOYMENT_PAGE, order.max_parallel, until, place, order.next_look_at, now
             )
             if stop is not None or not tasks:
                 counts = self.tasks.count_tasks(fence.run_id)
                 in_line = self.deployment.waits_for_place(fence.run_id)
-                resting = self.policies.retries.resting(fence.run_id)
+                resting = self.policies.retries.resting(fence.run_id, now)
                 if stop is None and counts.queued > resting.tasks and not (counts.active or in_line):
                     raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
                 return DeployReport(Counts.of(counts), in_line=in_line, resting=resting)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
-from crawler_lifecycle.activities.shared import Counts, reporting
+from crawler_lifecycle.activities.shared import Counts, alive, ordered_at, reporting
 from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry, Retries, budget_of, next_try, resolved
 from crawler_lifecycle.domain.run import RunRequest
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.retries import RetryStore
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
+#: The most pages of ends about which one activity decides. Each page is one transaction.
+PAGES = 10
+
 
 @dataclass(frozen=True, slots=True)
 class RetryReport:
@@ -28,7 +31,8 @@ class RetryReport:
 
     counts: Counts
     ended: int
-    """The number of tasks that ended without success, and are not tried again."""
+    """The number of tasks that ended without success, and are not tried again. While further ends are
+    undecided, it is less than the number of these tasks."""
     resting: Resting
 
 
@@ -79,9 +83,9 @@ class RetryActivities:
 
     @activity.defn(name="retry_ended_tasks", no_thread_cancel_exception=True)
     def retry_ended_tasks(self, fence: Fence) -> RetryReport:
-        """Insert QUEUED rows for the tasks that ended without success and that the policy tries again.
+        """Insert QUEUED rows for the tasks that ended without success and that the policy tries again: some pages.
 
-        Second execution: each end was decided once, and nothing changes.
+        Second execution: each end was decided once, and the next pages are decided.
         """
         with reporting(self.waits.note_waiting, fence):
             policy, memory = self.policies.of(self.runs.request_of(fence.run_id))
@@ -91,5 +95,11 @@ class RetryActivities:
             def decide(end: Ended, used: int) -> NextTry | str:
                 return next_try(policy, replace(end, memory=end.memory or memory), used, budget)
 
-            done = self.retries.retry_ended(fence, decide, policy.max or 0, remember=bool(policy.remember))
+            # Waits are measured by Temporal's clock alone: one that is set, or differs between workers, changes none.
+            more: Any = {"remember": bool(policy.remember), "now": ordered_at()}
+            for _ in range(PAGES):
+                done = self.retries.retry_ended(fence, decide, policy.max or 0, **more)
+                if not done.left:
+                    break
+                alive()
         return RetryReport(Counts.of(done.counts), done.ended, done.resting)

@@ -27,7 +27,8 @@ class Resources:
         return Resources(cpu=self.cpu or base.cpu, memory=self.memory or base.memory)
 
 
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {unit: 2 ** (10 * n) for n, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
+_BINARY |= {unit: 10 ** (3 * n) for n, unit in enumerate("kMGTPE", 1)}
 
 
 def parse_memory(text: str | None, field: str = "resources.memory") -> int | None:

@@ -39,7 +39,8 @@ _NUMBERS: Mapping[str, Bound] = {
     "budget": Bound(0, 1_000_000, whole=True, or_none=True),
     "memory_factor": Bound(1, 10, or_none=True, above=True),
 }
-_LABELS_MAX, _EXITS_MAX = 20, 50
+_LABELS_MAX, _EXITS_MAX, _MEMORY_MOST, _MEMORY_TEXT = 20, 50, 2**62, 20
+#: The most bytes of memory without a cap, and the most characters of a try's memory: those of its column.
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | s
         return f"the run's budget of {budget} tries is used up"
     memory = _more_memory(policy, end.memory) if word == "oom" else None
     if memory is not None and memory == end.memory:
-        return f"it had all the memory that retries.memory_cap allows ({policy.memory_cap})"
+        return f"it had all the memory that retries.memory_cap allows ({policy.memory_cap or _MEMORY_MOST})"
     return NextTry(_wait_s(policy, end), memory)
 
 
@@ -185,14 +186,19 @@ def _wait_s(policy: Retries, end: Ended) -> float:
 
 
 def _more_memory(policy: Retries, memory: str | None) -> str | None:
-    """Return the memory of the next try, in whole MiB; ``None``: that of this try is unknown."""
-    now = parse_memory(memory)
+    """Return the memory of the next try, in whole MiB or as the cap; ``None``: that of this try is unknown.
+
+    The text is short, whatever the policy and the request say: at most ``_MEMORY_TEXT`` characters.
+    """
+    now, cap = parse_memory(memory), parse_memory(policy.memory_cap) or _MEMORY_MOST
     if now is None or policy.memory_factor is None:
         return None
-    more, cap = int(now * policy.memory_factor), parse_memory(policy.memory_cap)
-    if cap is not None and more >= cap:
-        return memory if now >= cap else policy.memory_cap
-    return f"{-(-more // 2**20)}Mi"
+    if now >= cap:
+        return memory
+    more = -(-max(now + 1, int(now * policy.memory_factor)) // 2**20)
+    if more * 2**20 < cap:
+        return f"{more}Mi"
+    return policy.memory_cap if 0 < len(policy.memory_cap or "") <= _MEMORY_TEXT else str(cap)
 
 
 def resolved(request: Retries | None, crawler: Retries | None, installation: Retries) -> Retries:

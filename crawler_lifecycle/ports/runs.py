@@ -288,6 +288,8 @@ class Retried:
     counts: TaskCounts
     ended: int
     resting: Resting
+    left: int = 0
+    """The number of ended tasks that the next call decides about."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,8 @@ class CrawlerLifecycleWorkflow:
         s = self._s
         if s.undecided:
             await self._retry()
+            if s.undecided:  # more ends than one activity decides about
+                return
         if s.counted and not s.counts.alive:
             if s.started_at is None:  # no task was ever seen on the cluster
                 await best_effort(s, DeploymentActivities.signal_pusher_started)

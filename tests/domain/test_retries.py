@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.clusters.kubernetes.jobs.container import _memory_text as memory_text
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, completed
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources, parse_memory
@@ -24,6 +26,7 @@ from crawler_lifecycle.domain.retries import (
 )
 from crawler_lifecycle.domain.retries import next_try as whole_next_try
 from crawler_lifecycle.domain.run import OUTCOMES, RunRequest
+from crawler_lifecycle.store.runs.tables import crawler_memory, task_history
 
 ALL = Retries(on=list(WORDS))
 
@@ -177,3 +180,46 @@ def test_memory_grows_until_the_cap_and_then_the_tries_are_over() -> None:
         memory = found.memory
         seen.append((parse_memory(memory) or 0) // 2**20)
     assert seen == [768, 1152, 1728, 2048]
+
+
+_NUMBERS = st.one_of(
+    st.integers(1, 2**63 - 1).map(str),
+    st.decimals(min_value="0.001", max_value=10**6, places=9).map(str),
+    st.integers(1, 10**6).map(lambda n: f"{n:030d}"),
+    st.sampled_from(["1e9", "1.5E3", "0.1", "1_000", " 7"]),
+)
+_UNITS = st.sampled_from(["", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])
+
+
+def _valid(text: str) -> bool:
+    try:
+        return (parse_memory(text) or 0) > 0
+    except InvalidRequest:
+        return False
+
+
+MEMORY = st.tuples(_NUMBERS, _UNITS).map("".join).filter(_valid)
+
+
+@given(memory=MEMORY, cap=st.none() | MEMORY, factor=st.floats(1, 10, exclude_min=True))
+@example(memory="7Ei", cap=None, factor=10)
+@example(memory="512Mi", cap=f"{1:0200d}Gi", factor=3)
+@example(memory="4Mi", cap="1Gi", factor=1.0000000000000002)
+def test_the_text_of_more_memory_fits_its_column_and_no_cap_is_passed(
+    memory: str, cap: str | None, factor: float
+) -> None:
+    policy = Retries(max=100, on=["oom"], memory_cap=cap, memory_factor=factor)
+    given, most = memory, parse_memory(cap) or 2**62
+    for _ in range(100):
+        found = next_try(policy, end("killed by oom", memory=given), 0, 1000)
+        if not isinstance(found, NextTry):
+            assert (parse_memory(given) or 0) >= most, found
+            break
+        assert found.memory is not None
+        for column in (task_history.c.memory, crawler_memory.c.memory):
+            assert len(found.memory) <= column.type.length  # type: ignore[attr-defined]
+        size, before = parse_memory(found.memory) or 0, parse_memory(given) or 0
+        assert before < size <= most, "it grows, up to the cap"
+        assert size == most or size <= before * factor * 1.000001 + 2**20
+        assert re.fullmatch(r"\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?", memory_text(found.memory))
+        given = found.memory

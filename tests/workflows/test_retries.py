@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.activities import retries
 from crawler_lifecycle.domain.retries import OtherNodes, Retries
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.store.runs import retries as store_of_retries
 from tests.support.fakes.cluster import KILLED, Behaviour
-from tests.support.lab import Lab, laboratory
+from tests.support.lab import Lab, laboratory, workflow_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -49,6 +52,31 @@ async def test_an_evicted_task_is_tried_again_after_its_wait(lab: Lab) -> None:
     waits = [(row.deployed_at - row.not_before).total_seconds() for row in rows(lab) if row.retry]
     assert min(waits) >= 0, "no try begins before its time"
     assert [call.tasks[0].retry for call in lab.scheduler.calls][-1] == 2
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_that_is_set_makes_no_try_wait_longer_or_shorter(
+    skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """The clock of the workers and of the database, between the decision and the time of the try."""
+    wrong, decided, begun = timedelta(0), list[datetime](), list[datetime]()
+    decide = store_of_retries.RetryStore.retry_ended
+
+    def then_set(*args: Any, **named: Any) -> Any:
+        nonlocal wrong
+        done = decide(*args, **named)
+        decided.append(workflow_clock())
+        wrong = timedelta(hours=hours)
+        return done
+
+    monkeypatch.setattr(store_of_retries.RetryStore, "retry_ended", then_set)
+    policy = Retries(backoff_s=120, jitter=0)
+    async with laboratory(skipping.client, tmp_path, retries=policy, clock=lambda: workflow_clock() + wrong) as lab:
+        evict(lab, 1)
+        lab.cluster.clock = workflow_clock
+        lab.scheduler.before = lambda call: begun.append(workflow_clock())
+        assert (await lab.run({"crawler": "books"})).status == "COMPLETED"
+    assert 120 <= (begun[1] - decided[0]).total_seconds() < 150
 
 
 async def test_tries_end_with_the_policy_and_the_last_one_is_the_verdict(lab: Lab) -> None:
@@ -89,6 +117,18 @@ async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: 
     assert (result.outcome, result.tasks) == ("evicted", {"FAILED": 30})
     assert sum(row.retry > 0 for row in rows(lab)) == 40
     assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 40 tries is used up"}
+
+
+async def test_more_ends_than_one_activity_decides_about_are_decided_by_several(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_of_retries, "PAGE", 4)
+    monkeypatch.setattr(retries, "PAGES", 2)
+    evict(lab, 1)
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 30, "retries": {"backoff_s": 5}})
+    assert (await handle.result()).tasks == {"SUCCEEDED": 30}
+    assert [row.retry for row in rows(lab)] == [0, 1] * 30
+    assert (await lab.events(handle)).count("retry_ended_tasks") >= 4
 
 
 async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_it(lab: Lab) -> None:

@@ -105,5 +105,5 @@ def _times(quantity: str | None, times: int) -> str | None:
     """Return a multiple of a valid Kubernetes quantity (``500m``, ``1.5Gi``)."""
     if quantity is None:
         return None
-    number = quantity.rstrip("mkKMGTi")
+    number = quantity.rstrip("mkKMGTPEi")
     return f"{(Decimal(number) * times).normalize():f}{quantity[len(number) :]}"

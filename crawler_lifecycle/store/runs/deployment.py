@@ -48,6 +48,7 @@ class DeploymentStore(RunPart):
         until: datetime,
         place: str | None = None,
         next_look_at: datetime | None = None,
+        now: datetime | None = None,
     ) -> tuple[list[QueuedTask], StopIntent | None]:
         """Mark the next QUEUED tasks as offered, and return them, the lowest index first, with the recorded stop.
 
@@ -59,29 +60,31 @@ class DeploymentStore(RunPart):
         The run enters the stage deployment. From now on tasks may be on the cluster, so the first look is planned for
         ``next_look_at``, unless a look is planned already.
 
-        If a call with a later ``until`` offers the task already, that time stays. Raises ``Fenced``.
+        If a call with a later ``until`` offers the task already, that time stays. ``now`` decides which tries may begin
+        (``RetryStore.retry_ended``). Raises ``Fenced``.
         """
         t = task_history.c
         last = case((t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type))
         with self._unit(fence.run_id, fence) as unit:
+            now = now or unit.now
             if unit.stop is not None or unit.status.terminal:
                 return [], unit.stop
             _enter(unit, Stage.DEPLOYMENT)
             if unit.run["next_look_at"] is None:
                 unit.update_run(next_look_at=next_look_at)
-            rows = _of_one_call(_offerable(unit, limit))
+            rows = _of_one_call(_offerable(unit, limit, now))
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)
             values: dict[str, Any] = {"offered_until": last, "cluster_place": place}
             if self._pools.counted:
-                rows = self._given(unit, rows, max_parallel)
+                rows = self._given(unit, rows, max_parallel, now)
                 values |= {"pool": self._pools.serving(unit.run["pool"]), "priority": priority_of(unit)}
             else:
                 leave_line(unit)
             _set_queued(unit, [row["task_id"] for row in rows], **values)
             return [_queued(row) for row in _taken_over(unit, rows)], None
 
-    def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None) -> Sequence[Row]:
+    def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime) -> Sequence[Row]:
         """Return as many of the first rows as the pool of the run has places for. An offered task holds one already."""
         if not self._gives(unit):
             leave_line(unit)  # the settings may have changed while it waited
@@ -91,7 +94,7 @@ class DeploymentStore(RunPart):
             leave_line(unit)
             return rows
         counts, offered = unit.counts(), _count_offered(unit)
-        wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, unit.now).tasks
+        wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, now).tasks
         if max_parallel is not None:
             wanted = min(wanted, max_parallel - counts.active - offered)
         got = {row["task_id"] for row in new[: take_places(unit, self._pools, max(wanted, len(new)), len(new))]}
@@ -145,7 +148,7 @@ class DeploymentStore(RunPart):
             if taken:
                 starting = unit.status is RunStatus.INITIALIZING
                 if not (self._pools.counted and in_line(unit)):
-                    unit.update_run(waiting_for=names.WAITING_FOR_START if starting else first_wait(unit))
+                    unit.update_run(waiting_for=names.WAITING_FOR_START if starting else first_wait(unit, unit.now))
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
             # A task that was offered again may be created now. Only the answer to the later call decides about it.
@@ -295,7 +298,7 @@ def _enter(unit: Unit, stage: Stage) -> None:
         unit.update_run(stage=stage.value)
 
 
-def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
+def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
     """Return QUEUED tasks by index.
 
     A task is left out while a call of a former attempt of the run may still create it, and before the time of its try.
@@ -307,7 +310,7 @@ def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
             .where(
                 t.status == TaskStatus.QUEUED,
                 or_(t.run_attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),
-                or_(t.not_before.is_(None), t.not_before <= unit.now),
+                or_(t.not_before.is_(None), t.not_before <= now),
             )
             .order_by(t.task_index)
             .limit(limit)

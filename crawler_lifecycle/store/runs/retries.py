@@ -25,33 +25,40 @@ from .unit import BY_RUN, RunPart, Unit, current_tasks
 #: Returns the next try after an end, or the reason why there is none. The number is that of the tries so far.
 Decide = Callable[[Ended, int], NextTry | str]
 
+#: The most ends that one transaction decides about.
+PAGE = CHUNK
+
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.LOST.value)
 
 
 class RetryStore(RunPart):
     """The records of further tries."""
 
-    def retry_ended(self, fence: Fence, decide: Decide, most: int, *, remember: bool = False) -> Retried:
-        """Decide once about each task that ended without success, and insert a QUEUED row for each further try.
+    def retry_ended(
+        self, fence: Fence, decide: Decide, most: int, *, remember: bool = False, now: datetime | None = None
+    ) -> Retried:
+        """Decide once about the next ``PAGE`` tasks that ended without success, and insert a QUEUED row for each
+        further try. Call it again while tasks are ``left``.
 
         ``most`` is the number of tries that the policy allows for a task. With ``remember``, the memory of a try after
-        ``oom`` is kept for later runs of the crawler. After a stop or the end of the run nothing is decided. Raises
-        ``Fenced``.
+        ``oom`` is kept for later runs of the crawler. After a stop or the end of the run nothing is decided. ``now`` is
+        the time from which the waits count, by the clock by which they end (``offer_tasks``). Raises ``Fenced``.
         """
         with self._unit(fence.run_id, fence) as unit:
-            if unit.stop is None and not unit.status.terminal:
-                used = _used(unit)
-                while ended := _undecided(unit):  # a page at a time, because arguments may be large
-                    used += _decide(unit, ended, decide, used, most, remember=remember)
-            counts, resting = unit.counts(), count_resting(unit.conn, unit.run_id, unit.now)
+            left, now = 0, now or unit.now
+            if unit.stop is None and not unit.status.terminal and (ended := _undecided(unit)):
+                _decide(unit, now, ended, decide, _used(unit), most, remember=remember)
+                left = int(unit.conn.execute(_undecided_of(unit, func.count())).scalar_one())
+            counts, resting = unit.counts(), count_resting(unit.conn, unit.run_id, now)
             if resting.tasks:
-                unit.update_run(waiting_for=first_wait(unit))
-            return Retried(counts, sum(counts.by_status.get(status, 0) for status in _NOT_SUCCEEDED), resting)
+                unit.update_run(waiting_for=first_wait(unit, now))
+            ended_so = sum(counts.by_status.get(status, 0) for status in _NOT_SUCCEEDED) - left
+            return Retried(counts, ended_so, resting, left)
 
-    def resting(self, run_id: int) -> Resting:
+    def resting(self, run_id: int, now: datetime | None = None) -> Resting:
         """Return the QUEUED tasks of the run whose time has not come."""
         with self._db.reading() as conn:
-            return count_resting(conn, run_id, self._clock())
+            return count_resting(conn, run_id, now or self._clock())
 
     def memory_of(self, project: str, crawler: str) -> str | None:
         """Return the memory that an earlier run of the crawler needed; ``None``: none is kept."""
@@ -60,12 +67,15 @@ class RetryStore(RunPart):
         return str(rows[0]["memory"]) if rows else None
 
 
+def _undecided_of(unit: Unit, *columns: Any) -> Select[Any]:
+    t = task_history.c
+    return current_tasks(unit.run_id, *columns).where(t.status.in_(_NOT_SUCCEEDED), t.retry_note.is_(None))
+
+
 def _undecided(unit: Unit) -> Sequence[Row]:
     t = task_history.c
-    columns = (t.task_id, t.task_index, t.attempt, t.outcome, t.cause, t.exit_code, t.args)
-    query = current_tasks(unit.run_id, *columns, t.retry, t.memory, t.node)
-    query = query.where(t.status.in_(_NOT_SUCCEEDED), t.retry_note.is_(None)).order_by(t.task_index).limit(CHUNK)
-    return unit.conn.execute(query).mappings().all()
+    columns = (t.task_id, t.task_index, t.attempt, t.outcome, t.cause, t.exit_code, t.args, t.retry, t.memory, t.node)
+    return unit.conn.execute(_undecided_of(unit, *columns).order_by(t.task_index).limit(PAGE)).mappings().all()
 
 
 def _used(unit: Unit) -> int:
@@ -76,8 +86,10 @@ def _used(unit: Unit) -> int:
     return int(unit.conn.execute(query).scalar_one())
 
 
-def _decide(unit: Unit, ended: Sequence[Row], decide: Decide, used: int, most: int, *, remember: bool) -> int:
-    """Record the decisions about these ends. Return the number of further tries."""
+def _decide(
+    unit: Unit, now: datetime, ended: Sequence[Row], decide: Decide, used: int, most: int, *, remember: bool
+) -> None:
+    """Record the decisions about these ends. ``used`` is the number of tries before."""
     again: list[tuple[Row, NextTry]] = []
     notes = []
     for row in ended:
@@ -90,20 +102,25 @@ def _decide(unit: Unit, ended: Sequence[Row], decide: Decide, used: int, most: i
             notes.append({"task_id": row["task_id"], "retry_note": decision[:NOTE_MAX]})
     update_tasks(unit, notes, replace=("retry_note",))
     if again:
-        _try_again(unit, again, most)
-        grown = [new.memory for _, new in again if new.memory is not None]
-        if remember and grown:
-            whose = {"project": unit.run["project"], "crawler": unit.run["crawler"]}
-            most_of_all = max(grown, key=lambda text: parse_memory(text) or 0)
-            put_row(unit.conn, crawler_memory, whose, {"memory": most_of_all, "run_id": unit.run_id})
-    return len(again)
+        _try_again(unit, now, again, most)
+        if remember and (grown := [new.memory for _, new in again if new.memory is not None]):
+            _remember(unit, grown)
 
 
-def _try_again(unit: Unit, again: Sequence[tuple[Row, NextTry]], most: int) -> None:
+def _remember(unit: Unit, grown: Sequence[str]) -> None:
+    """Keep the most memory of these tries, and of those that this run had before."""
+    m, whose = crawler_memory.c, {"project": unit.run["project"], "crawler": unit.run["crawler"]}
+    mine = (m.project == whose["project"], m.crawler == whose["crawler"], m.run_id == unit.run_id)
+    before = unit.conn.execute(select(m.memory).where(*mine)).scalars()
+    most_of_all = max([*before, *grown], key=lambda text: parse_memory(text) or 0)
+    put_row(unit.conn, crawler_memory, whose, {"memory": most_of_all, "run_id": unit.run_id})
+
+
+def _try_again(unit: Unit, now: datetime, again: Sequence[tuple[Row, NextTry]], most: int) -> None:
     t, new = task_history.c, list[dict[str, object]]()
     for row, one in again:
         wait = timedelta(seconds=one.wait_s)
-        rest = {"not_before": unit.now + wait, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
+        rest = {"not_before": now + wait, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
         reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
         rest |= {name: row[name] + 1 for name in ("attempt", "retry")}
         new.append({"task_index": row["task_index"], "args": dict(row["args"]), **rest, "reason": reason})
@@ -138,9 +155,9 @@ def count_resting(conn: Connection, run_id: int, now: datetime) -> Resting:
     return Resting(tasks, None if first is None else (first - now).total_seconds())
 
 
-def first_wait(unit: Unit) -> str | None:
+def first_wait(unit: Unit, now: datetime) -> str | None:
     """Return the text about the wait of the task that is tried again first; ``None``: no task waits for its time."""
     t = task_history.c
-    query = _waits(unit.run_id, unit.now, t.not_before, t.reason).order_by(t.not_before).limit(1)
+    query = _waits(unit.run_id, now, t.not_before, t.reason).order_by(t.not_before).limit(1)
     row = unit.conn.execute(query).one_or_none()
     return None if row is None else retry_wait(row.not_before, row.reason or "")

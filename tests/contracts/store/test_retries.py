@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.retries import Ended, NextTry
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, Resting, TaskRow
+from crawler_lifecycle.store.runs import retries
 
 from .world import World, seen
 
@@ -87,6 +88,41 @@ def test_each_end_is_decided_once(world: World) -> None:
     assert asked == [0, 1, 1], "the budget counts what was used before"
     notes = [(row.task_index, row.retry_note) for row in tries(world, fence) if row.retry_note]
     assert notes == [(1, "the budget is used up"), (2, "the budget is used up")]
+
+
+@pytest.mark.parametrize("page", [3, 100])
+def test_many_ends_are_decided_in_pages_and_a_broken_page_alone_is_decided_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(retries, "PAGE", page)
+    fence = world.executing(tasks=8)
+    lose(world, fence, *range(8))
+    asked, broken = list[int](), [4, 1]
+
+    def one(end: Ended, used: int) -> NextTry | str:
+        asked.append(used)
+        if len(asked) == broken[0]:
+            broken.pop(0)
+            raise RuntimeError("the database went away in the middle of a page")
+        return NextTry(60, f"{int(end.key.split('/')[-2]) + 1}Gi") if used < 5 else "the budget is used up"
+
+    left = list[int]()
+    while not left or left[-1]:
+        before = len(asked)
+        try:
+            done = world.store.retries.retry_ended(fence, one, 3, remember=True)
+            left.append(done.left)
+        except RuntimeError:
+            left.append(8 - len([row for row in tries(world, fence) if row.superseded_by]))
+        assert len(asked) - before <= page, "no transaction grows with the number of ends"
+    assert left == ([5, 5, 2, 0] if page == 3 else [8, 0])
+    assert (done.ended, done.resting.tasks, done.counts.by_status) == (3, 5, {"LOST": 3, "QUEUED": 5})
+    assert [(row.task_index, row.retry_note) for row in tries(world, fence) if row.superseded_by is None] == [
+        *((index, None) for index in range(5)),
+        *((index, "the budget is used up") for index in (5, 6, 7)),
+    ]
+    assert world.store.retries.retry_ended(fence, one, 3) == done
+    assert world.store.retries.memory_of("default", "services") == "5Gi", "the most of all pages"
 
 
 def test_nothing_is_tried_again_after_a_stop_or_by_a_former_owner(world: World) -> None:

@@ -110,7 +110,7 @@ CPU_SHARE, CPU_LEAST = 0.25, 10
 MEMORY_LEAST = 4 * 2**20
 #: Bytes of disk reserved for the container's log, in addition to the pod's own folders.
 LOGS = 256 * 2**20
-_QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
+_QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?")
 
 
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
