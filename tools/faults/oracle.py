@@ -220,9 +220,9 @@ def _true(e: Evidence) -> Iterator[str]:
         began = last = moments[0]
         longest, when = 0.0, began
         for at in [*moments[1:], float("inf")]:
-            if at - last > 4 * EVERY_S and not (at < float("inf") and e.disturbed(last, at) > 0):
-                calm = last - began - e.disturbed(began, last)
-                longest, when = max((longest, when), (calm, began))
+            # Nobody can read a database that is away: a gap that faults fill is none.
+            if at - last > 4 * EVERY_S and e.disturbed(last, at) < at - last - EVERY_S:
+                longest, when = max((longest, when), (last - began - e.disturbed(began, last), began))
                 began = at
             last = at
         if longest > LATE_S:
