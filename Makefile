@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults fault-programs bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -29,6 +29,7 @@ help:
 	@echo "make soak-manager  a manager of 1,000 jobs while everything around it dies at random (SEED=1; MariaDB): is each job run once?"
 	@echo "make soak-graphs   200 random graphs while everything around them dies at random (GRAPHS=200 SEED=1; MariaDB): is each step run once?"
 	@echo "make soak-pools    pools while everything around them dies at random (MINUTES=5 SEED=1 CLUSTER=local or kwok): do caps, order and shares hold?"
+	@echo "make faults     the whole service on real servers behind toxiproxy, faults at random (SEED=1 MINUTES=3; root): docs/faults.md"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
@@ -182,6 +183,13 @@ CLUSTER ?= local
 soak-pools: MINUTES = 5
 soak-pools: env
 	@$(PY) -m tools.soak.pools --cluster $(CLUSTER) --minutes $(MINUTES) --seed $(SEED)
+# The bench: faults between real components, and an oracle without our code (docs/faults.md). Root, MariaDB, PostgreSQL 15.
+faults: fault-programs
+	@$(PY) -m tools.faults --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3) $(if $(ONLY),--only "$(ONLY)")
+
+# toxiproxy and the production Temporal server, from pinned Go modules, into a cache folder outside of the tree.
+fault-programs: env
+	@$(PY) -m tools.faults.build
 
 # Tests play fixed examples, so that a change is refused only for what it did. This looks for new ones, twenty times as
 # many, each time others: it prints how to play a failure again. Mend it, and put what was found beside the property.

@@ -1,0 +1,187 @@
+"""The oracle of the fault bench: what is honest passes, and every lie is found, one for each invariant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tools.faults import oracle
+from tools.faults.oracle import EVERY_S, LATE_S, Ask, Evidence, Fault, Run, Seen, Task, figure, judge
+from tools.soak.journal import Process
+
+T = 1_000_000.0
+SHUTDOWN = {"code": 11, "reason": "shutdown"}
+
+
+def process(index: int = 0, attempt: int = 1, run: int = 1, *, begin: float = T, last: float = T + 5) -> Process:
+    """One that finished; its pid is of this run, index and attempt alone."""
+    pid = 100 * run + 10 * index + attempt
+    end = {"at": last, "code": 0, "reason": "finished"}
+    return Process(run, index, attempt, pid, pid, 1, 1, {}, begin, last, end, None, [])
+
+
+def stopped() -> Process:
+    """Of run 2: it was stopped three seconds after its begin."""
+    one = process(run=2, last=T + 3.5)
+    return replace(one, end={"at": T + 3.5, **SHUTDOWN}, signals=[T + 3.2])
+
+
+def honest() -> Evidence:
+    """Two runs: one with two tasks that finished, and one that was stopped; a fault, and samples that looks explain."""
+    return Evidence(
+        runs=[Run(1, "one", "COMPLETED", "finished", 1), Run(2, "two", "FAILED", "cancelled", 1)],
+        tasks=[
+            Task((1, 0, 1), "SUCCEEDED", "finished"),
+            Task((1, 1, 1), "SUCCEEDED", "finished"),
+            Task((2, 0, 1), "CANCELLED", "cancelled"),
+        ],
+        exports=[(1, 1, "exported", "s3://archive/1"), (2, 1, "empty", None)],
+        events=[(1, 1), (2, 1)],
+        told=[(1, 1), (2, 1), (2, 1)],
+        archives={"s3://archive/1": 10},
+        processes=[process(), process(1), stopped()],
+        asks=[Ask("start", "one", T - 1, T, 202, 1), Ask("start", "two", T - 1, T, 202, 2), stop()],
+        seen=[Seen(T + 5 + n / 2, (1, 0, 1), "RUNNING", "over") for n in range(3)],
+        faults=[Fault("kill of worker-1", T + 20, T + 22, {"processes dead": 1})],
+    )
+
+
+def stop() -> Ask:
+    return Ask("stop", "s", T + 2.9, T + 3, 202, 2)
+
+
+def late(status: str, kind: str, seconds: float, since: float = T + 100) -> list[Seen]:
+    return [Seen(since + n * EVERY_S, (1, 0, 1), status, kind) for n in range(int(seconds / EVERY_S) + 2)]
+
+
+Forge = Callable[[Evidence], object]
+LIES: dict[str, tuple[Forge, str]] = {
+    "an accepted start is not on record": (
+        lambda e: e.asks.append(Ask("start", "three", T, T, 202, 3)),
+        "the start three was accepted .202. and is not on record",
+    ),
+    "a key has two runs": (lambda e: e.runs.append(replace(e.runs[0], run_id=3)), "2 runs have the key one"),
+    "a run never ended": (lambda e: _put(e.runs, 0, status="PROCESSING"), "run 1 never ended"),
+    "a task never ended": (lambda e: _put(e.tasks, 0, status="RUNNING"), "task .1, 0, 1. never ended"),
+    "a task is on record twice": (lambda e: e.tasks.append(e.tasks[0]), "task .1, 0, 1. is on record 2 times"),
+    "a task executed twice": (
+        lambda e: e.processes.append(process(begin=T + 6, last=T + 7)),
+        "task .1, 0, 1. executed 2 times",
+    ),
+    "a process has no row": (
+        lambda e: e.processes.append(process(5)),
+        "task .1, 5, 1. executed and is not on record",
+    ),
+    "a success without a process": (lambda e: e.processes.pop(0), "succeeded, and no process of it ever began"),
+    "two attempts at one time": (
+        lambda e: (
+            e.processes.append(process(0, 2, 2, begin=T + 3)),
+            e.tasks.append(Task((2, 0, 2), "SUCCEEDED", "x")),
+        ),
+        "index .2, 0. executed twice at a time",
+    ),
+    "a success executed again": (
+        lambda e: (
+            e.processes.append(process(0, 2, begin=T + 6, last=T + 8)),
+            e.tasks.append(Task((1, 0, 2), "SUCCEEDED", "finished")),
+        ),
+        "index .1, 0. had succeeded and was executed again",
+    ),
+    "a finished crawl failed": (
+        lambda e: _put(e.tasks, 0, status="FAILED"),
+        "task .1, 0, 1. told that it finished and is FAILED",
+    ),
+    "a failed crawl succeeded": (
+        lambda e: _put(e.processes, 0, end={"at": T + 5, "code": 1}),
+        "task .1, 0, 1. told that it failed and is SUCCEEDED",
+    ),
+    "ended while it lives": (
+        lambda e: e.seen.append(Seen(T + 4, (1, 0, 1), "SUCCEEDED", "lives")),
+        "task .1, 0, 1. ended but lives",
+    ),
+    "ended while it lives, in a fault": (
+        lambda e: e.seen.append(Seen(T + 21, (1, 0, 1), "LOST", "lives")),
+        "task .1, 0, 1. ended but lives",
+    ),
+    "executes for too long after its end": (
+        lambda e: e.seen.extend(late("RUNNING", "over", LATE_S)),
+        "executes but is over for 2. s without a fault",
+    ),
+    "waits for too long after its begin": (
+        lambda e: e.seen.extend(late("PENDING", "lives", LATE_S)),
+        "waits but has begun for 2. s without a fault",
+    ),
+    "begun after a stop": (
+        lambda e: (
+            e.processes.append(process(1, 1, 2, begin=T + 200, last=T + 201)),
+            e.tasks.append(Task((2, 1, 1), "SUCCEEDED", "finished")),
+        ),
+        "run 2 was stopped at .*, and this began after it",
+    ),
+    "stopped and not recorded so": (
+        lambda e: _put(e.tasks, 2, status="FAILED", outcome="interrupted"),
+        "task .2, 0, 1. was stopped after an accepted stop and is FAILED",
+    ),
+    "two stop signals": (lambda e: _put(e.processes, 2, signals=[T + 3.2, T + 3.3]), "got 2 stop signals"),
+    "an export twice": (lambda e: e.exports.append(e.exports[0]), "the export .1, 1. is on record 2 times"),
+    "no export": (lambda e: e.exports.pop(), "run .2, 1. ended without an export"),
+    "an archive that is not there": (lambda e: e.archives.clear(), "nothing lies at s3://archive/1"),
+    "an event twice": (lambda e: e.events.append((1, 1)), "the event .1, 1. is on record 2 times"),
+    "no event": (lambda e: e.events.remove((1, 1)), "run .1, 1. ended without an event"),
+    "an event that nobody was told": (lambda e: e.told.remove((1, 1)), "the event of run .1, 1. .* was never told"),
+    "stuck": (lambda e: e.left.append("run 1 is PROCESSING"), "90 s after the faults: run 1 is PROCESSING"),
+    "a fault that did nothing": (
+        lambda e: _put(e.faults, 0, did={"processes dead": 0}),
+        "the fault kill of worker-1 did nothing",
+    ),
+}
+
+
+def _put(rows: list, at: int, **values: object) -> None:  # type: ignore[type-arg]
+    rows[at] = replace(rows[at], **values)
+
+
+def test_what_is_honest_passes() -> None:
+    assert judge(honest()) == []
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_every_lie_is_found(lie: str) -> None:
+    evidence, (forge, told) = honest(), LIES[lie]
+    forge(evidence)
+    found = judge(evidence)
+    assert any(re.search(told, line) for line in found), found
+
+
+def test_a_fault_excuses_that_a_record_is_late_and_nothing_else() -> None:
+    evidence = honest()
+    evidence.faults.append(Fault("freeze of mariadb", T + 95, T + 140, {"seconds stopped": 45}))
+    evidence.seen += late("RUNNING", "over", 40)
+    assert judge(evidence) == []
+
+
+def test_a_resume_makes_a_stop_history() -> None:
+    evidence = honest()
+    evidence.asks.append(Ask("resume", "r", T + 90, T + 91, 202, 2))
+    evidence.processes.append(process(0, 2, 2, begin=T + 200, last=T + 201))
+    evidence.tasks.append(Task((2, 0, 2), "SUCCEEDED", "finished"))
+    assert judge(evidence) == []
+
+
+def test_untrue_seconds_are_counted_by_the_fault_of_their_time() -> None:
+    evidence = honest()
+    evidence.seen += late("RUNNING", "over", 1, since=T + 21)
+    rows = figure(evidence)
+    assert rows["calm"]["untrue"] == 3 * EVERY_S
+    assert rows["calm"]["tasks"] == 3
+    assert rows["calm"]["per 1,000"] == 500
+    assert rows["kill of worker-1"]["executes but is over"] == 4 * EVERY_S
+
+
+def test_the_oracle_knows_nothing_of_the_service() -> None:
+    for module in (oracle.__file__, Path(oracle.__file__).parents[1] / "soak" / "journal.py"):
+        assert "crawler_lifecycle" not in Path(str(module)).read_text()

@@ -1,0 +1,133 @@
+"""``python -m tools.faults --seed S --minutes M``: exit 0 when nothing was untrue, lost, doubled or stuck; else 1."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pymysql
+
+from tests.kubernetes.cluster.binaries import NoBinaries
+from tools.faults.faults import Faults
+from tools.faults.load import TASKS, Load, Sampler
+from tools.faults.oracle import ENDED, OVER, SETTLE_S, Evidence, Run, Task, figure, judge, table
+from tools.faults.world import OURS, World
+from tools.soak.journal import read_journals
+
+OPEN = {
+    "run {} is {}, waits for {}": f"SELECT run_id, status, waiting_for FROM run_history WHERE status NOT IN {OVER}",
+    "task {}/{}/{} is {}": f"{TASKS} WHERE status NOT IN {ENDED}",
+    "run {}, attempt {}: its archive is not on record": "SELECT r.run_id, r.attempt FROM run_history r "
+    "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL",
+    "the event {} to {} is {}: {}": "SELECT seq, sink, status, error FROM outbox_delivery WHERE status <> 'delivered'",
+}
+
+
+def left(world: World) -> list[str]:
+    """What is still open."""
+    try:
+        return [text.format(*row) for text, sql in OPEN.items() for row in world.record(sql)]
+    except pymysql.err.MySQLError as error:
+        return [f"the database cannot be read: {error}"]
+
+
+def settle(world: World) -> list[str]:
+    """Wait until nothing is open; what is, so long after the faults."""
+    end = time.monotonic() + SETTLE_S
+    while (found := left(world)) and time.monotonic() < end:
+        world.tick()
+        time.sleep(1.0)
+    return found
+
+
+def gather(world: World, evidence: Evidence) -> None:
+    """Read what is on record, in journals, in the archive and at the sink."""
+    sql = world.record
+    evidence.runs = [Run(*row) for row in sql("SELECT run_id, request_id, status, outcome, attempt FROM run_history")]
+    rows = sql(TASKS.replace("status", "status, outcome"))
+    evidence.tasks = [Task((r, i, a), status, outcome) for r, i, a, status, outcome in rows]
+    evidence.exports = [(*row,) for row in sql("SELECT run_id, attempt, status, url FROM export_record")]
+    evidence.events = [(*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")]
+    for line in (world.folder / "events.jsonl").read_text().splitlines():
+        with suppress(ValueError):  # a writer that died leaves half a line
+            number, attempt, kind = str(json.loads(line)["id"]).split("/")
+            if kind == "run.ended":
+                evidence.told.append((int(number.partition("-")[0]), int(attempt)))
+    store = world.folder / "s3"
+    evidence.archives = {f"s3://{f.relative_to(store)}": f.stat().st_size for f in store.rglob("*") if f.is_file()}
+    evidence.processes = read_journals(world.journals)
+
+
+def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
+    """The load under faults, the time to settle, and all that is known of it."""
+    load, faults, sampler = Load(world, seed), Faults(world, seed, only), Sampler(world)
+    sampler.start()
+    end = time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        world.tick()
+        load.turn()
+        faults.turn()
+        time.sleep(0.1)
+    faults.finish()
+    for name in world.parts:
+        world.parts[name].wait_ready()
+    world.say("the faults are over")
+    load.finish()
+    evidence = Evidence(faults=faults.done, kills=faults.kills, left=settle(world))
+    world.say(f"settled; {sampler.samples} samples, {sampler.unread} while the database was away")
+    sampler.stop()
+    gather(world, evidence)
+    evidence.asks, evidence.seen = load.asks, sampler.untrue
+    for name in OURS:  # only the bench kills
+        died = [code for _, code in world.parts[name].deaths if code != -signal.SIGKILL]
+        evidence.plans += [f"{name} ended by itself with {code}" for code in died]
+    return evidence
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of database'")
+    parser.add_argument("--folder", type=Path, help="where it lives; kept")
+    chosen = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    began = time.time()
+
+    def say(text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+    try:
+        with World.up(say, chosen.folder) as world:
+            say(f"seed {chosen.seed}: everything is up after {time.time() - began:.0f} s, in {world.folder}")
+            evidence = play(world, chosen.seed, chosen.minutes, chosen.only)
+            folder = world.folder
+    except NoBinaries as error:
+        sys.exit(str(error))
+    wrong = judge(evidence)
+    print("\n".join(table(figure(evidence))))
+    asked = Counter(f"{ask.kind} {ask.status}" for ask in evidence.asks)
+    print(f"asked: {dict(asked)}")
+    print(f"{len(evidence.runs)} runs, {len(evidence.tasks)} tasks, {len(evidence.processes)} processes")
+    for text in wrong:
+        print(f"WRONG: {text}")
+    verdict = f"{len(wrong)} violations" if wrong else "nothing untrue, lost, doubled or stuck"
+    print(f"seed {chosen.seed}, {len(evidence.faults)} faults: {verdict}")
+    if wrong:
+        again = f"make faults SEED={chosen.seed} MINUTES={chosen.minutes:g}"
+        print(f"logs, journals and the tasks' folders: {folder}; the same again: {again}")
+    elif chosen.folder is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

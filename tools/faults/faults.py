@@ -1,0 +1,267 @@
+"""The faults: what each does to the world, for how long, and what it counts of what it really did."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.faults.oracle import Fault
+from tools.faults.parts import children, listens, stat
+from tools.faults.world import OURS, PROXIED, World
+from tools.soak.journal import read_journals
+
+#: What a fault waits for at the longest until it has met somebody.
+PATIENCE_S = 40.0
+#: Between two faults, so that most are alone; the rest meets what an earlier one left.
+PAUSE_S = (3.0, 9.0)
+SERVERS = ("temporal", "postgres", "mariadb", "s3")
+
+
+@dataclass
+class Strike:
+    """A fault in force. ``step`` is called ten times a second until it is over."""
+
+    label: str
+    until: float
+    heal: Callable[[], None]
+    count: Callable[[dict[str, float]], None]
+    did: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.time)
+
+    def over(self) -> bool:
+        self.count(self.did)
+        now = time.time()
+        return now > self.until and (any(self.did.values()) or now > self.until + PATIENCE_S)
+
+
+class Faults:
+    """Chooses by seed. The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives."""
+
+    def __init__(self, world: World, seed: int, only: str = "") -> None:
+        self.world, self.dice, self.only = world, random.Random(f"faults {seed}"), only
+        self.done: list[Fault] = []
+        self.kills: set[tuple[int, int]] = set()
+        self._now: Strike | None = None
+        self._next = time.time() + self.dice.uniform(*PAUSE_S)
+        self._deck: list[tuple[str, str]] = []
+
+    @property
+    def label(self) -> str:
+        return self._now.label if self._now else ""
+
+    def turn(self, begin: bool = True) -> None:
+        """Strike when it is time to, end what is over."""
+        if self._now is not None:
+            if self._now.over():
+                self._end(self._now)
+        elif begin and time.time() > self._next:
+            kind, whom = self._draw()
+            label = f"{kind} of {whom}"
+            self._now = getattr(self, f"_{kind.replace(' ', '_')}")(label, whom)
+            self.world.say(f"{label}")
+
+    def _end(self, strike: Strike) -> None:
+        strike.heal()
+        strike.count(strike.did)
+        self._now = None
+        fault = Fault(strike.label, strike.began, time.time(), dict(strike.did))
+        self.done.append(fault)
+        told = ", ".join(f"{value:g} {what}" for what, value in strike.did.items() if value) or "NOTHING"
+        self.world.say(f"  {strike.label}, {fault.ended - fault.began:.1f} s: {told}")
+        self._next = time.time() + self.dice.uniform(*PAUSE_S)
+
+    def finish(self) -> None:
+        """End what is in force."""
+        while self._now is not None:
+            self.world.tick()
+            self.turn(begin=False)
+            time.sleep(0.1)
+
+    def _draw(self) -> tuple[str, str]:
+        """The next of a shuffled deck, so that a longer play meets all kinds."""
+        if not self._deck:
+            kinds = {
+                "refuse": PROXIED, "reset": PROXIED, "latency": PROXIED, "black hole": PROXIED, "cut": PROXIED,
+                                "kill": (*OURS, *SERVERS, "crawler"), "freeze": (*OURS, *SERVERS[:3], "crawler"),
+                "disk full": ("tasks",),
+            }  # fmt: skip
+            for kind, whom in kinds.items():
+                chosen = [one for one in whom if self.only in f"{kind} of {one}"]
+                self._deck += [(kind, one) for one in chosen]
+            self.dice.shuffle(self._deck)
+        return self._deck.pop()
+
+    # --- the network -------------------------------------------------------------------------------------------------
+
+    def _wire(self, label: str, whom: str, seconds: float, begin: Callable[[], None], what: str, how: str) -> Strike:
+        """A fault of a proxy. ``how`` it counts: connections that ``ended``, or bytes that ``came`` or ``passed``."""
+        proxies = self.world.proxies
+        last = proxies.connections(whom)
+        ended = grown = 0
+
+        def count(did: dict[str, float]) -> None:
+            nonlocal last, ended, grown
+            now = proxies.connections(whom)
+            ended += len(last.keys() - now.keys())
+            for peer, (came, went) in now.items():
+                old = last.get(peer, (0, 0))
+                grown += max(0, came - old[0]) + (max(0, went - old[1]) if how == "passed" else 0)
+            last = now
+            did[what] = ended if how == "ended" else grown
+
+        begin()
+        return Strike(label, time.time() + seconds, lambda: proxies.heal(whom), count)
+
+    def _refuse(self, label: str, whom: str) -> Strike:
+        """Nobody listens: connections are cut, and none can be made."""
+        refused = 0
+
+        def begin() -> None:
+            self.world.proxies.enable(whom, False)
+
+        strike = self._wire(label, whom, self.dice.uniform(3, 15), begin, "connections cut", "ended")
+        count, port = strike.count, self.world.port(f"proxy of {whom}")
+
+        def counting(did: dict[str, float]) -> None:
+            nonlocal refused
+            count(did)
+            refused += not listens(port) if time.time() < strike.until else 0
+            did["tries of ours refused"] = refused
+
+        strike.count = counting
+        return strike
+
+    def _reset(self, label: str, whom: str) -> Strike:
+        begin = lambda: self.world.proxies.toxic(whom, "reset_peer", "upstream", timeout=0)  # noqa: E731
+        return self._wire(label, whom, self.dice.uniform(2, 8), begin, "connections reset", "ended")
+
+    def _latency(self, label: str, whom: str) -> Strike:
+        late = self.dice.randrange(200, 1500)
+
+        def begin() -> None:
+            for stream in ("upstream", "downstream"):
+                self.world.proxies.toxic(whom, "latency", stream, latency=late, jitter=late // 3)
+
+        return self._wire(label, whom, self.dice.uniform(5, 15), begin, f"bytes {late} ms late", "passed")
+
+    def _black_hole(self, label: str, whom: str) -> Strike:
+        """Bytes go in and none come out; connections stay open."""
+
+        def begin() -> None:
+            for stream in ("upstream", "downstream"):
+                self.world.proxies.toxic(whom, "timeout", stream, timeout=0)
+
+        return self._wire(label, whom, self.dice.uniform(3, 20), begin, "bytes swallowed", "came")
+
+    def _cut(self, label: str, whom: str) -> Strike:
+        """Each answer ends in its middle, and its connection with it."""
+        size = self.dice.choice((0, 7, 60, 300, 2000))
+        begin = lambda: self.world.proxies.toxic(whom, "limit_data", "downstream", bytes=size)  # noqa: E731
+        return self._wire(label, whom, self.dice.uniform(3, 8), begin, f"answers cut after {size} bytes", "ended")
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def _kill(self, label: str, whom: str) -> Strike:
+        if whom == "crawler":
+            return self._to_crawler(label, signal.SIGKILL, 0.0)
+        part = self.world.parts[whom]
+        dead = part.kill()
+        part.tick()
+        away = self.dice.choice((0.0, 0.0, self.dice.uniform(3, 15)))
+        part.wanted = not away
+
+        def heal() -> None:
+            part.wanted = True
+            part.wait_ready()
+
+        return Strike(label, time.time() + away, heal, lambda did: did.update({"processes dead": dead}))
+
+    def _freeze(self, label: str, whom: str) -> Strike:
+        seconds = self.dice.choice((self.dice.uniform(1, 5), self.dice.uniform(8, 20)))
+        if whom == "crawler":
+            return self._to_crawler(label, signal.SIGSTOP, seconds)
+        part, began = self.world.parts[whom], time.time()
+        pids = [part.pid, *(children(part.pid) if whom == "postgres" else [])]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+
+        def count(did: dict[str, float]) -> None:
+            if all((found := stat(pid)) and found[0] == "T" for pid in pids[:1]):
+                did["seconds stopped"] = round(time.time() - began, 1)
+
+        def heal() -> None:
+            count(strike.did)
+            for pid in reversed(pids):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            part.wait_ready()
+
+        strike = Strike(label, began + seconds, heal, count)
+        return strike
+
+    def _to_crawler(self, label: str, number: signal.Signals, seconds: float) -> Strike:
+        """To one that lives. It counts when the kernel says so."""
+        live = [c for c in read_journals(self.world.journals) if _lives(c.pid, c.start) and not c.end]
+        strike = Strike(label, time.time() + seconds, lambda: None, lambda did: None)
+        if not live:
+            self.world.say("  no crawler lives; it waits for one")
+            strike.count = lambda did: self._late(strike, number, seconds)
+            return strike
+        victim = self.dice.choice(live)
+        self.kills.add((victim.pid, victim.start))
+        os.kill(victim.pid, number)
+
+        def count(did: dict[str, float]) -> None:
+            found = stat(victim.pid)
+            state = found[0] if found and found[2] == victim.start else "X"
+            what = "crawlers dead" if number == signal.SIGKILL else "crawlers stopped"
+            did[what] = max(did.get(what, 0), int(state in "XZT"))
+
+        strike.count = count
+        strike.heal = lambda: os.kill(victim.pid, signal.SIGCONT) if _lives(victim.pid, victim.start) else None
+        return strike
+
+    def _late(self, strike: Strike, number: signal.Signals, seconds: float) -> None:
+        if any(_lives(c.pid, c.start) and not c.end for c in read_journals(self.world.journals)):
+            other = self._to_crawler(strike.label, number, seconds)
+            strike.count, strike.heal, strike.until = other.count, other.heal, other.until
+
+    # --- the disk ----------------------------------------------------------------------------------------------------
+
+    def _disk_full(self, label: str, whom: str) -> Strike:
+        """The disk of the tasks' folders has no byte left; what is freed meanwhile is taken too."""
+        file = self.world.disk / "ballast"
+        out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def count(did: dict[str, float]) -> None:
+            if not strike.healed:
+                with suppress(OSError):
+                    while written := os.write(out, b"\0" * 65536):
+                        did["bytes taken"] = did.get("bytes taken", 0) + written
+                    return
+                with suppress(OSError):
+                    did["bytes left"] = 0 * os.write(out, b"\0" * 512)
+
+        def heal() -> None:
+            strike.healed = True
+            os.close(out)
+            Path(file).unlink()
+
+        strike = _Disk(label, time.time() + self.dice.uniform(3, 8), heal, count)
+        return strike
+
+
+@dataclass
+class _Disk(Strike):
+    healed: bool = False
+
+
+def _lives(pid: int, start: int) -> bool:
+    found = stat(pid)
+    return found is not None and found[2] == start and found[0] != "Z"

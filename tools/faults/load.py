@@ -1,0 +1,163 @@
+"""What people ask for meanwhile: runs, stops, resumes, each until somebody answers; and the sampler of the truth."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pymysql
+
+from tools.faults.oracle import EVERY_S, Ask, Name, Seen
+from tools.faults.parts import stat
+from tools.faults.world import World
+from tools.soak.journal import Process, read_process
+
+GATEWAYS = ("gateway-1", "gateway-2")
+#: Somebody who is not answered asks again, for so long.
+ASKS_S = 120.0
+PACE_S = 2.0
+#: A crawl that only a stop ends. All of them are stopped in the end.
+ENDLESS = 3600.0
+TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
+
+
+class Load:
+    """Asks at random moments, by seed. What is asked in vain for too long is on record as unanswered."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.seed, self.dice = world, seed, random.Random(f"load {seed}")
+        self.asks: list[Ask] = []
+        self.runs: dict[int, bool] = {}
+        """Runs that were answered for, and whether one of their tasks is endless."""
+        self._count, self._lock, self._over = 0, threading.Lock(), threading.Event()
+        self._pool = ThreadPoolExecutor(32)
+        self._next = 0.0
+
+    def turn(self) -> None:
+        """Ask for something when it is time to."""
+        if time.time() < self._next:
+            return
+        self._next = time.time() + self.dice.expovariate(1 / PACE_S)
+        what = self.dice.choices((self._start, self._stop, self._resume), (10, 4, 3))[0]
+        what()
+
+    def finish(self) -> None:
+        """Stop what is endless; back when everything that was asked for is answered, or given up."""
+        for run_id, endless in dict(self.runs).items():
+            if endless:
+                self._ask("stop", f"last-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id)
+        self._pool.shutdown(wait=True)
+        late = [run_id for run_id, endless in self.runs.items() if endless]
+        self._pool = ThreadPoolExecutor(32)
+        for run_id in late:  # a resume may have crossed the stop
+            self._ask("stop", f"late-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id)
+        self._pool.shutdown(wait=True)
+
+    def _ask(self, kind: str, key: str, path: str, body: Any, run_id: int | None = None, endless: bool = False) -> None:
+        order = [self.dice.choice(GATEWAYS) for _ in range(200)]
+        self._pool.submit(self._until_told, kind, key, path, body, run_id, endless, order)
+
+    def _until_told(
+        self, kind: str, key: str, path: str, body: Any, run_id: int | None, endless: bool, order: list[str]
+    ) -> None:
+        sent, status = time.time(), None
+        for gateway in order:
+            status, told = self.world.ask(gateway, "POST", path, body, key)
+            if (status is not None and status < 500 and status != 429) or time.time() > sent + ASKS_S:
+                break
+            time.sleep(1.0)
+        with self._lock:
+            if kind == "start" and status is not None and status < 300:
+                run_id = int(told["run_id"])
+                self.runs[run_id] = endless
+            self.asks.append(Ask(kind, key, sent, time.time(), status, run_id))
+
+    def _start(self) -> None:
+        self._count += 1
+        tasks = [{"args": self._args()} for _ in range(self.dice.choice((1, 1, 1, 2, 4)))]
+        endless = any(float(task["args"]["seconds"]) == ENDLESS for task in tasks)
+        body: dict[str, Any] = {"crawler": "soak", "tasks": tasks, "poll_minutes": [0.1]}
+        body["limits"] = {"start_check_s": self.dice.choice([0.3, 2]), "stop_grace_s": 3}
+        self._ask("start", f"faults-{self._count}", "/v1/runs", body, endless=endless)
+
+    def _args(self) -> dict[str, str]:
+        how = self.dice.choice(["finished"] * 9 + ["exit:1", "exit:4", "signal:11"])
+        seconds = self.dice.choice([self.dice.uniform(0.2, 3), self.dice.uniform(2, 15), self.dice.uniform(10, 40)])
+        if self.dice.random() < 0.06:
+            seconds = ENDLESS
+        return {"seconds": str(round(seconds, 1)), "how": how}
+
+    def _some(self) -> int | None:
+        with self._lock:
+            known = sorted(self.runs)
+        return known[-1 - min(int(self.dice.expovariate(1 / 5)), len(known) - 1)] if known else None
+
+    def _stop(self) -> None:
+        if run_id := self._some():
+            self._count += 1
+            body = {"requested_by": "faults", "force": self.dice.random() < 0.25}
+            self._ask("stop", f"stop-{self._count}", f"/v1/runs/{run_id}/stop", body, run_id)
+
+    def _resume(self) -> None:
+        if run_id := self._some():
+            self._count += 1
+            self._ask("resume", f"resume-{self._count}", f"/v1/runs/{run_id}/resume", {}, run_id)
+
+
+class Sampler(threading.Thread):
+    """Twice a second: what the record says of each task, and then what its process is. Keeps what is untrue."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.world = world
+        self.untrue: list[Seen] = []
+        self.samples = self.unread = 0
+        self.processes: dict[str, Process] = {}
+        self._dead: set[str] = set()
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            at = time.time()
+            try:
+                rows = self.world.record(TASKS)
+            except pymysql.err.MySQLError:  # the database is away: there is no record that anybody could read
+                self.unread += 1
+                continue
+            self.samples += 1
+            self.untrue += untrue(at, rows, self._now())
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+    def _now(self) -> dict[Name, str]:
+        """What each task's process is now; of a task that executed twice, what lives."""
+        for file in self.world.journals.glob("*.jsonl"):
+            if file.name not in self._dead and (process := read_process(file)) is not None:
+                self.processes[file.name] = process
+        found: dict[Name, str] = {}
+        for name, process in self.processes.items():
+            lives = name not in self._dead and lives_now(process)
+            if not lives:
+                self._dead.add(name)
+            if lives or process.name not in found:
+                found[process.name] = "lives" if lives else "over"
+        return found
+
+
+def lives_now(process: Process) -> bool:
+    found = stat(process.pid)
+    return found is not None and found[2] == process.start and found[0] not in "ZX"
+
+
+def untrue(at: float, rows: list[tuple[Any, ...]], now: dict[Name, str]) -> list[Seen]:
+    """The samples of this moment that are untrue."""
+    seen = (
+        Seen(at, (int(r), int(i), int(a)), str(status), now.get((int(r), int(i), int(a)), "none"))
+        for r, i, a, status in rows
+    )
+    return [one for one in seen if one.untrue]

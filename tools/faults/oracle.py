@@ -1,0 +1,297 @@
+"""The oracle: what must hold, whatever broke. It shares no code with the service.
+
+It is given evidence alone: rows as SQL told them, the crawlers' own journals, what was asked for with which answer,
+when which fault was in force, what lies in the archive, and what a sampler saw twice a second in record and /proc.
+``judge`` says in sentences what is wrong. tests/soak/test_faults_oracle.py tells it every lie it must find.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tools.soak.journal import Process, overlaps
+
+Name = tuple[int, int, int]
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
+WAITS, EXECUTES = ("QUEUED", "PENDING"), ("RUNNING", "STOPPING")
+OVER = ("COMPLETED", "FAILED")
+#: Without a fault a record may be behind the processes for so long: the looks of the bench's runs are 6 s apart.
+LATE_S = 20.0
+#: A fault is made good for so long after its end: connections come back, activities are tried again.
+AFTER_S = 15.0
+#: When the faults have ended, everything has ended after so long.
+SETTLE_S = 90.0
+#: A deployment that was under way at an accepted stop begins by then; nothing later.
+ON_ITS_WAY_S = 60.0
+EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done, when, and what it really did."""
+
+    label: str
+    """Its kind and whom it met: ``reset of database``."""
+    began: float
+    ended: float
+    did: dict[str, float]
+    """What was counted."""
+
+    @property
+    def happened(self) -> bool:
+        return any(self.did.values())
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Somebody asked for something until somebody answered."""
+
+    kind: str
+    """``start``, ``stop`` or ``resume``."""
+    key: str
+    sent: float
+    answered: float
+    status: int | None
+    run_id: int | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One sample: what the record said of a task, and after that what its process was."""
+
+    at: float
+    name: Name
+    status: str
+    process: str
+    """``none``: it never began. ``lives``. ``over``."""
+
+    @property
+    def untrue(self) -> str:
+        """How the status is untrue; empty where it is true."""
+        if self.status in ENDED and self.process == "lives":
+            return "ended but lives"
+        if self.status in EXECUTES and self.process == "over":
+            return "executes but is over"
+        if self.status in WAITS and self.process != "none":
+            return "waits but has begun"
+        return ""
+
+
+@dataclass(frozen=True)
+class Run:
+    run_id: int
+    key: str
+    status: str
+    outcome: str | None
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Task:
+    name: Name
+    status: str
+    outcome: str | None
+
+
+@dataclass
+class Evidence:
+    """All that the oracle is told."""
+
+    runs: list[Run] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    exports: list[tuple[int, int, str, str | None]] = field(default_factory=list)
+    """Run, attempt, status and address of each archive on record."""
+    events: list[tuple[int, int]] = field(default_factory=list)
+    """Run and attempt of each ``run.ended`` on record."""
+    told: list[tuple[int, int]] = field(default_factory=list)
+    """The same, as the sink got them; each at least once."""
+    archives: dict[str, int] = field(default_factory=dict)
+    """Bytes of what lies in the archive, by address."""
+    processes: list[Process] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    """The samples that were untrue."""
+    faults: list[Fault] = field(default_factory=list)
+    kills: set[tuple[int, int]] = field(default_factory=set)
+    """Crawlers that the bench killed or froze: process id and start time."""
+    settled: bool = True
+    left: list[str] = field(default_factory=list)
+    """What was still open so long after the faults."""
+    plans: list[str] = field(default_factory=list)
+    """What the judges of managers, graphs, schedules and webhooks found."""
+
+    def label(self, at: float) -> str:
+        """The fault in whose time a moment lies: the last one that began before it and is not made good yet."""
+        found = [one.label for one in self.faults if one.began <= at <= one.ended + AFTER_S]
+        return found[-1] if found else "calm"
+
+    def disturbed(self, since: float, until: float) -> float:
+        """Seconds of this time in which a fault was in force or was made good."""
+        spans, last, total = sorted((one.began, one.ended + AFTER_S) for one in self.faults), since, 0.0
+        for begin, end in spans:
+            begin, end = max(begin, last), min(end, until)
+            if end > begin:
+                total, last = total + end - begin, end
+        return total
+
+    def disk_full(self, since: float, until: float) -> bool:
+        return any(o.label.startswith("disk") and o.began <= until and o.ended + 3 >= since for o in self.faults)
+
+
+def judge(evidence: Evidence) -> list[str]:
+    """Every violation, as a sentence."""
+    return [
+        *_accepted(evidence),
+        *_once(evidence),
+        *_as_told(evidence),
+        *_true(evidence),
+        *_stops(evidence),
+        *_delivered(evidence),
+        *(f"{SETTLE_S:g} s after the faults: {one}" for one in evidence.left),
+        *evidence.plans,
+        *(f"the fault {one.label} did nothing: {one.did}" for one in evidence.faults if not one.happened),
+    ]
+
+
+def _accepted(e: Evidence) -> Iterator[str]:
+    """What was accepted is on record, once, and has an end."""
+    keys = Counter(run.key for run in e.runs)
+    yield from (f"{times} runs have the key {key}" for key, times in keys.items() if times > 1)
+    for ask in e.asks:
+        if ask.kind == "start" and ask.accepted and not keys[ask.key]:
+            yield f"the start {ask.key} was accepted ({ask.status}) and is not on record"
+    for run in e.runs:
+        if run.status not in OVER:
+            yield f"run {run.run_id} never ended: {run.status}"
+    for task in e.tasks:
+        if task.status not in ENDED:
+            yield f"task {task.name} never ended: {task.status}"
+
+
+def _once(e: Evidence) -> Iterator[str]:
+    """Each task on record executed once for its attempt, no index twice at a time, and nothing without a record."""
+    rows, ran = Counter(task.name for task in e.tasks), Counter(one.name for one in e.processes)
+    yield from (f"task {name} is on record {times} times" for name, times in rows.items() if times > 1)
+    yield from (f"task {name} executed {times} times" for name, times in ran.items() if times > 1)
+    yield from (f"task {name} executed and is not on record" for name in ran if name not in rows)
+    for task in e.tasks:
+        if task.status == "SUCCEEDED" and not ran[task.name]:
+            yield f"task {task.name} succeeded, and no process of it ever began"
+    indexes: dict[tuple[int, int], list[Process]] = defaultdict(list)
+    for one in e.processes:
+        indexes[one.run_id, one.index].append(one)
+    good = {task.name for task in e.tasks if task.status == "SUCCEEDED"}
+    for index, processes in indexes.items():
+        yield from (f"index {index} executed twice at a time: {a}; {b}" for a, b in overlaps(processes))
+        for one in processes:
+            if any(other.name in good and other.attempt < one.attempt for other in processes):
+                yield f"index {index} had succeeded and was executed again: {one}"
+
+
+def _as_told(e: Evidence) -> Iterator[str]:
+    """An end that nobody disturbed is the one that the crawler told."""
+    ends = {task.name: task for task in e.tasks}
+    for one in e.processes:
+        task = ends.get(one.name)
+        if task is None or one.end is None or (one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last):
+            continue
+        finished = one.end.get("code") == 0 and one.end.get("reason") == "finished"
+        if finished and task.status != "SUCCEEDED":
+            yield f"task {one.name} told that it finished and is {task.status}, {task.outcome}: {one}"
+        if not finished and not one.signals and task.status == "SUCCEEDED":
+            yield f"task {one.name} told that it failed and is {task.status}: {one}"
+
+
+def _true(e: Evidence) -> Iterator[str]:
+    """No status says ended of what lives; none is behind for longer than looks take, but for faults."""
+    stretches: dict[tuple[Name, str], list[float]] = defaultdict(list)
+    for seen in e.seen:
+        stretches[seen.name, seen.untrue].append(seen.at)
+    for (name, how), moments in stretches.items():
+        if how == "ended but lives":
+            yield f"task {name} {how}, seen {len(moments)} times from {moments[0]:.1f} on"
+            continue
+        began = last = moments[0]
+        longest, when = 0.0, began
+        for at in [*moments[1:], float("inf")]:
+            # Nobody can read a database that is away: a gap that faults fill is none.
+            if at - last > 4 * EVERY_S and e.disturbed(last, at) < at - last - EVERY_S:
+                longest, when = max((longest, when), (last - began - e.disturbed(began, last), began))
+                began = at
+            last = at
+        if longest > LATE_S:
+            yield f"task {name} {how} for {longest:.0f} s without a fault, from {when:.1f} on"
+
+
+def _stops(e: Evidence) -> Iterator[str]:
+    """A stop that was accepted ends its run: nothing begins after it, and who heard it is recorded as stopped."""
+    ends = {task.name: task for task in e.tasks}
+    for stop in e.asks:
+        if stop.kind != "stop" or stop.status != 202:
+            continue
+        # From a resume on that may have been heard, the stop is history.
+        resumes = [a.sent for a in e.asks if a.kind == "resume" and a.run_id == stop.run_id and a.answered > stop.sent]
+        until = min(resumes, default=float("inf"))
+        for one in e.processes:
+            if one.run_id != stop.run_id:
+                continue
+            if stop.answered + ON_ITS_WAY_S + e.disturbed(stop.answered, one.begin) < one.begin < until:
+                yield f"run {one.run_id} was stopped at {stop.answered:.1f}, and this began after it: {one}"
+            task = ends.get(one.name)
+            end = one.end if one.end and one.end.get("reason") == "shutdown" else None
+            heard = end is not None and stop.answered < end["at"] < until and not e.disk_full(one.begin, one.last)
+            if heard and task and task.status not in ("CANCELLED", "SUCCEEDED") and one.begin < stop.sent:
+                yield f"task {one.name} was stopped after an accepted stop and is {task.status}, {task.outcome}"
+    for one in e.processes:
+        if len(one.signals) > 1:
+            yield f"{one} got {len(one.signals)} stop signals"
+
+
+def _delivered(e: Evidence) -> Iterator[str]:
+    """Each ended run has its event once for each verdict, and one archive that is there."""
+    exported, events = Counter(row[:2] for row in e.exports), Counter(e.events)
+    yield from (f"the export {name} is on record {times} times" for name, times in exported.items() if times > 1)
+    yield from (f"the event {name} is on record {times} times" for name, times in events.items() if times > 1)
+    told = set(e.told)
+    for run in e.runs:
+        if run.status in OVER:
+            name = (run.run_id, run.attempt)
+            if not events[name]:
+                yield f"run {name} ended without an event"
+            elif name not in told:
+                yield f"the event of run {name} is on record and was never told"
+            if not exported[name]:
+                yield f"run {name} ended without an export"
+    for run_id, attempt, status, url in e.exports:
+        if status != "empty" and (status != "exported" or not e.archives.get(url or "")):
+            yield f"the export of run {(run_id, attempt)} is {status}, and nothing lies at {url}"
+
+
+def figure(e: Evidence) -> dict[str, dict[str, float]]:
+    """Untrue status-seconds by fault: of each kind, and for each 1,000 tasks that began or ended in its time."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for one in e.processes:
+        for label in {e.label(one.begin), e.label(one.last)}:
+            found[label]["tasks"] += 1
+    for seen in e.seen:
+        row = found[e.label(seen.at)]
+        row[seen.untrue] += EVERY_S
+        row["untrue"] += EVERY_S
+    for row in found.values():
+        row["per 1,000"] = 1000 * row["untrue"] / row["tasks"] if row["tasks"] else 0.0
+    return {label: dict(row) for label, row in found.items()}
+
+
+def table(rows: dict[str, dict[str, float]]) -> Sequence[str]:
+    """The figure, for people."""
+    kinds = ("tasks", "ended but lives", "executes but is over", "waits but has begun", "per 1,000")
+    lines = [f"{'untrue status-seconds in the time of':40} " + " ".join(f"{kind:>21}" for kind in kinds)]
+    return lines + [
+        f"{label:40} " + " ".join(f"{row.get(kind, 0):21.1f}" for kind in kinds) for label, row in sorted(rows.items())
+    ]

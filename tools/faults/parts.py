@@ -1,0 +1,160 @@
+"""The processes of the bench: started, kept up, killed, frozen and ended by their ids; and toxiproxy between them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+#: A process that died is started again so much later, as systemd does.
+RESTART_S = 2.0
+READY_S = 180.0
+
+
+def stat(pid: int) -> tuple[str, int, int] | None:
+    """State, parent and start time of a process, as the kernel tells them; ``None`` when there is none."""
+    with suppress(OSError, IndexError, ValueError):
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return words[0], int(words[1]), int(words[19])
+    return None
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def children(pid: int) -> list[int]:
+    return [one for one in pids() if (found := stat(one)) and found[1] == pid]
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def answers(url: str) -> Callable[[], bool]:
+    """Whether a health check says yes."""
+
+    def ask() -> bool:
+        with suppress(httpx.HTTPError):
+            return httpx.get(url, timeout=5, trust_env=False).is_success
+        return False
+
+    return ask
+
+
+class Part:
+    """One process. Started from the main thread alone: it dies with the thread that started it."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path, ready: Callable[[], bool],
+        user: str = "", clock: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.name, self.command, self.env, self.folder, self.ready = name, list(command), dict(env), folder, ready
+        self._as = ["--reuid", user, "--regid", user, "--clear-groups"] if user else []
+        self.clock = list(clock)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.deaths: list[tuple[float, int]] = []
+        """When it died, and with which code."""
+        self.wanted, self.up_since, self._dead_at = False, 0.0, 0.0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process and self.process.poll() is None else 0
+
+    def start(self) -> None:
+        words = ["setpriv", "--pdeathsig", "KILL", *self._as, "--", *self.clock, *self.command]
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                words, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.wanted, self.up_since, self._dead_at = True, time.monotonic(), 0.0
+
+    def wait_ready(self, seconds: float = READY_S) -> None:
+        """Until it works. What ends meanwhile is started again. Raises RuntimeError."""
+        end = time.monotonic() + seconds
+        while not self.ready():
+            self.tick()
+            if time.monotonic() > end:
+                tail = (self.folder / f"{self.name}.log").read_text(errors="replace")[-1500:]
+                raise RuntimeError(f"{self.name} is not ready after {seconds:g} s: {tail}")
+            time.sleep(0.2)
+
+    def tick(self) -> None:
+        """Start it again when it died some time ago."""
+        if self.process is None or self.process.poll() is None:
+            return
+        if not self._dead_at:
+            self._dead_at = time.monotonic()
+            self.deaths.append((time.time(), self.process.returncode))
+        elif self.wanted and time.monotonic() > self._dead_at + RESTART_S:
+            self.start()
+
+    def kill(self) -> int:
+        """As a crash does, its children too where it is one program of several processes; how many died."""
+        victims = [self.pid, *(children(self.pid) if self._as else [])]
+        for pid in filter(None, victims):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process:
+            self.process.wait(30)
+        return len([pid for pid in victims if pid and ((found := stat(pid)) is None or found[0] == "Z")])
+
+    def end(self, seconds: float) -> None:
+        """In order, or by force after so long."""
+        self.wanted = False
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGINT if self._as else signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+            self.kill()
+
+
+class Proxies:
+    """toxiproxy's API, and what really went through it: counted by the kernel, in the sockets of its listeners."""
+
+    def __init__(self, url: str) -> None:
+        self.ports: dict[str, int] = {}
+        self._http = httpx.Client(base_url=url, timeout=10, trust_env=False)
+
+    def add(self, name: str, listen: int, upstream: int) -> None:
+        body = {"name": name, "listen": f"127.0.0.1:{listen}", "upstream": f"127.0.0.1:{upstream}", "enabled": True}
+        self._http.post("/proxies", json=body).raise_for_status()
+        self.ports[name] = listen
+
+    def enable(self, name: str, value: bool) -> None:
+        self._http.post(f"/proxies/{name}", json={"enabled": value}).raise_for_status()
+
+    def toxic(self, name: str, kind: str, stream: str, **attributes: int) -> None:
+        body = {"name": f"{kind}-{stream}", "type": kind, "stream": stream, "attributes": attributes}
+        self._http.post(f"/proxies/{name}/toxics", json=body).raise_for_status()
+
+    def heal(self, name: str) -> None:
+        """No toxic is left, and it listens."""
+        for toxic in self._http.get(f"/proxies/{name}/toxics").raise_for_status().json():
+            self._http.delete(f"/proxies/{name}/toxics/{toxic['name']}").raise_for_status()
+        self.enable(name, True)
+
+    def connections(self, name: str) -> dict[str, tuple[int, int]]:
+        """Open connections of clients: the bytes that came from each and that went to it."""
+        asked = ["ss", "-tniH", "state", "established", f"( sport = :{self.ports[name]} )"]
+        told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        found, peer = {}, ""
+        for line in told.splitlines():
+            if not line[0].isspace():
+                peer = line.split()[3]
+                found[peer] = (0, 0)
+            else:
+                counts = dict(re.findall(r"\b(bytes_received|bytes_sent):(\d+)", line))
+                found[peer] = int(counts.get("bytes_received", 0)), int(counts.get("bytes_sent", 0))
+        return found

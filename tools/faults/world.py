@@ -1,0 +1,316 @@
+"""The world of the bench: real servers and our services on loopback, toxiproxy before each, a small disk for the tasks.
+
+Temporal's production server on PostgreSQL, MariaDB, S3 by rclone; one scheduler service, two gateways, two workers of
+all roles on the local cluster. Nothing outlives the program: everything is ended by its process id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pymysql
+
+from tests.support.s3 import RCLONE, aws_environment, rclone_command
+from tools.faults.build import available
+from tools.faults.parts import Part, Proxies, answers, listens, pids
+
+ROOT, SOAK = Path(__file__).resolve().parents[2], Path(__file__).resolve().parents[1] / "soak"
+PG = Path("/usr/lib/postgresql/15/bin")
+#: The disk on which the tasks' folders lie.
+DISK = "96m"
+SLOTS = 12
+OURS = ("scheduler", "gateway-1", "gateway-2", "worker-1", "worker-2")
+PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "gateway-2")
+#: What of the machine's environment would be settings of ours.
+FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
+TEMPORAL = """
+log: {{stdout: true, level: warn}}
+persistence:
+  defaultStore: default
+  visibilityStore: visibility
+  numHistoryShards: 4
+  datastores:
+    default: {{sql: {{{sql}, databaseName: temporal, maxConns: 20, maxIdleConns: 20}}}}
+    visibility: {{sql: {{{sql}, databaseName: temporal_visibility, maxConns: 4, maxIdleConns: 4}}}}
+global: {{membership: {{maxJoinDuration: 30s, broadcastAddress: 127.0.0.1}}}}
+services:
+  frontend: {{rpc: {{grpcPort: {temporal}, membershipPort: {m1}, bindOnLocalHost: true, httpPort: {http}}}}}
+  matching: {{rpc: {{grpcPort: {matching}, membershipPort: {m2}, bindOnLocalHost: true}}}}
+  history: {{rpc: {{grpcPort: {history}, membershipPort: {m3}, bindOnLocalHost: true}}}}
+  worker: {{rpc: {{grpcPort: {work}, membershipPort: {m4}, bindOnLocalHost: true}}}}
+clusterMetadata:
+  enableGlobalNamespace: false
+  failoverVersionIncrement: 10
+  masterClusterName: active
+  currentClusterName: active
+  clusterInformation:
+    active: {{enabled: true, initialFailoverVersion: 1, rpcName: frontend, rpcAddress: "127.0.0.1:{temporal}"}}
+dcRedirectionPolicy: {{policy: noop}}
+dynamicConfigClient: {{filepath: "{dynamic}", pollInterval: 10s}}
+"""
+DYNAMIC = "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
+CRAWLERS = """
+- name: soak
+  kind: command
+  project: {project}
+  command: ["python", "-S", "crawler.py"]
+  resumable: true
+  args:
+    journal: {{default: {journal}}}
+    seconds: {{default: "1"}}
+    how: {{default: finished}}
+    deaf: {{required: false}}
+    number: {{required: false}}
+"""
+
+
+class World:
+    """Everything that is up. Parts are started by the main thread alone."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.folder, self.say = folder, say
+        self.parts: dict[str, Part] = {}
+        self.ports: dict[str, int] = {}
+        self.journals, self.disk, self.logs = folder / "journals", folder / "disk", folder / "logs"
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        # The folder marks every process of this world, crawlers too: they get HOME, and folders of their own below it.
+        path = f"{Path(sys.executable).parent}:{clean['PATH']}"
+        self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
+        self._local = threading.local()
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    @contextmanager
+    def up(cls, say: Callable[[str], None], keep: Path | None = None) -> Iterator[World]:
+        """A world that is up; ended afterwards. The folder stays, without the data of the servers."""
+        folder = keep or Path(tempfile.mkdtemp(prefix="faults-"))
+        folder.mkdir(exist_ok=True, parents=True)
+        folder.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
+        world = cls(folder, say)
+        with ExitStack() as undo:
+            undo.callback(world._end)
+            for place in (world.journals, world.disk, world.logs):
+                place.mkdir()
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(world.disk)]
+            subprocess.run(mount, check=True)
+            undo.callback(subprocess.run, ["umount", "-l", str(world.disk)], check=True)
+            undo.callback(world._copy_tasks)
+            undo.callback(world._end)
+            world._servers()
+            world._services()
+            yield world
+
+    def _copy_tasks(self) -> None:
+        with suppress(shutil.Error, OSError):
+            shutil.copytree(self.disk / "cluster", self.folder / "tasks", symlinks=True)
+
+    def _end(self) -> None:
+        """Ours first, as a deployment does; then what they need; then what crawls."""
+        for name in reversed(list(self.parts)):
+            self.parts.pop(name).end(30 if name in OURS else 10)
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for data in ("mariadb", "postgres", "s3"):
+            shutil.rmtree(self.folder / data, ignore_errors=True)
+
+    def processes(self) -> list[int]:
+        """Every process of this world but this one: what has its folder in its environment."""
+        mark, found = os.fsencode(self.folder), []
+        for pid in pids():
+            with suppress(OSError):
+                if pid != os.getpid() and mark in Path(f"/proc/{pid}/environ").read_bytes():
+                    found.append(pid)
+        return found
+
+    def tick(self) -> None:
+        for part in self.parts.values():
+            part.tick()
+
+    def port(self, name: str) -> int:
+        """A free port below those of connections, the same for a name."""
+        while name not in self.ports:
+            with socket.socket() as probe, suppress(OSError):
+                one = 20_000 + int.from_bytes(os.urandom(2), "big") % 10_000
+                probe.bind(("127.0.0.1", one))
+                if one not in self.ports.values():
+                    self.ports[name] = one
+        return self.ports[name]
+
+    def _part(self, name: str, command: list[str], env: dict[str, str], ready: Callable[[], bool], **more: Any) -> Part:
+        self.parts[name] = part = Part(name, command, env, self.logs, ready, **more)
+        part.start()
+        return part
+
+    def _run(self, *words: str, user: str = "", env: dict[str, str] | None = None) -> str:
+        """Run a command to its end. Raises RuntimeError with its words."""
+        as_user = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--"] if user else []
+        done = subprocess.run([*as_user, *words], env=env or self.clean, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)[:200]}: {done.stderr[-1500:]}{done.stdout[-500:]}")
+        return done.stdout
+
+    # --- what is not ours --------------------------------------------------------------------------------------------
+
+    def _servers(self) -> None:
+        programs, port = available(), self.port
+        self._mariadb()
+        postgres = self._postgres()
+        for bucket in ("archive",):
+            (self.folder / "s3" / bucket).mkdir(parents=True)
+        rclone = [*rclone_command(self.folder / "s3")]
+        rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
+        assert RCLONE.exists()
+        self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
+        api = f"http://127.0.0.1:{port('toxiproxy')}"
+        toxiproxy = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port("toxiproxy"))]
+        self._part("toxiproxy", toxiproxy, self.clean, answers(f"{api}/version")).wait_ready()
+        self.proxies = Proxies(api)
+        for name in PROXIED:
+            self.proxies.add(name, port(f"proxy of {name}"), port(name))
+        postgres.wait_ready()
+        self._temporal(programs)
+        for name in ("s3", "mariadb"):
+            self.parts[name].wait_ready()
+        self.record("CREATE DATABASE lifecycle CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "mysql")
+        self.record("USE lifecycle")
+
+    def _mariadb(self) -> None:
+        data, find = self.folder / "mariadb", "/usr/sbin:/usr/bin:/usr/local/bin"
+        data.mkdir()
+        maker, server = (shutil.which(name, path=find) for name in ("mariadb-install-db", "mariadbd"))
+        if not (maker and server):
+            raise RuntimeError("MariaDB is not installed; `make test-deps` installs it")
+        where = [f"--datadir={data / 'data'}", "--user=root"]
+        self._run(maker, "--no-defaults", *where, "--auth-root-authentication-method=normal")
+        more = [f"--tmpdir={data}", f"--socket={data / 's'}", f"--port={self.port('database')}", "--skip-log-bin"]
+        more += ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-buffer-pool-size=128M"]
+        more += ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync"]  # durable against its own death
+        self._part("mariadb", [server, "--no-defaults", *where, *more], self.clean, self._database_answers)
+
+    def _database_answers(self) -> bool:
+        with suppress(pymysql.err.MySQLError):
+            return self.record("SELECT 1", "mysql") == [(1,)]
+        return False
+
+    def _postgres(self) -> Part:
+        data = self.folder / "postgres"
+        data.mkdir()
+        shutil.chown(data, "postgres", "postgres")
+        env = self.clean | {"HOME": str(data)}
+        self._run(str(PG / "initdb"), "-D", f"{data}/data", "-A", "trust", "-U", "temporal", user="postgres", env=env)
+        words = [str(PG / "postgres"), "-D", f"{data}/data", "-p", str(self.port("postgres")), "-k", str(data)]
+        words += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]  # durable against its own death
+        ask = [str(PG / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port("postgres"))]
+        ready = lambda: subprocess.run(ask).returncode == 0  # noqa: E731
+        return self._part("postgres", words, env, ready, user="postgres")
+
+    def _temporal(self, programs: Path) -> None:
+        tool = [str(programs / "temporal-sql"), "--plugin", "postgres12_pgx", "--ep", "127.0.0.1", "-u", "temporal"]
+        tool += ["-p", str(self.port("postgres")), "--pw", "none"]
+        for name, schema in (("temporal", "temporal"), ("temporal_visibility", "visibility")):
+            self._run(*tool, "--db", name, "create")
+            self._run(*tool, "--db", name, "setup-schema", "-v", "0.0")
+            self._run(*tool, "--db", name, "update-schema", "-d", str(programs / "schema" / schema / "versioned"))
+        config = self.folder / "temporal"
+        config.mkdir()
+        (config / "dynamic.yaml").write_text(DYNAMIC)
+        at = f'pluginName: postgres12_pgx, connectAddr: "127.0.0.1:{self.port("proxy of postgres")}", user: temporal'
+        sql = f"{at}, password: none, connectProtocol: tcp"
+        names = ("temporal", "http", "matching", "history", "work", "m1", "m2", "m3", "m4")
+        places = {name: self.port(name) for name in names}
+        text = TEMPORAL.format(sql=sql, dynamic=config / "dynamic.yaml", **places)
+        (config / "development.yaml").write_text(text)
+        words = [str(programs / "temporal-server"), "--root", str(self.folder), "--config", "temporal", "--env"]
+        words += ["development", "--allow-no-auth", "start"]
+        at = f"127.0.0.1:{self.port('temporal')}"
+        cli = [str(Path(sys.executable).with_name("temporal")), "operator"]
+
+        def healthy() -> bool:
+            asked = [*cli, "cluster", "health", "--address", at]
+            return subprocess.run(asked, env=self.clean, capture_output=True).returncode == 0
+
+        self._part("temporal", words, self.clean, healthy).wait_ready()
+        self._run(*cli, "namespace", "create", "-n", "default", "--retention", "24h", "--address", at)
+
+    # --- ours --------------------------------------------------------------------------------------------------------
+
+    def _services(self) -> None:
+        proxy = {name: f"127.0.0.1:{self.port(f'proxy of {name}')}" for name in PROXIED}
+        crawlers, modules = self.folder / "crawlers.yaml", self.folder / "modules"
+        modules.mkdir()
+        crawlers.write_text(CRAWLERS.format(project=json.dumps(str(SOAK)), journal=json.dumps(str(self.journals))))
+        self.env = self.clean | aws_environment(f"http://{proxy['s3']}") | {
+            "TEMPORAL_ADDRESS": proxy["temporal"],
+            "TEMPORAL_CONFIG_FILE": str(self.folder / "temporal.toml"),
+            "LIFECYCLE_DATABASE__URL": f"mysql+pymysql://root@{proxy['database']}/lifecycle",
+            "LIFECYCLE_CRAWLERS": str(crawlers),
+            "LIFECYCLE_CLUSTER__STATE_DIR": str(self.disk / "cluster"),
+            "LIFECYCLE_CLUSTER__SLOTS": str(SLOTS),
+            "LIFECYCLE_SCHEDULER__URL": f"http://{proxy['scheduler']}",
+            "LIFECYCLE_SCHEDULER__PORT": str(self.port("scheduler")),
+            "LIFECYCLE_GATEWAY__URL": f"http://{proxy['gateway-1']}",
+            "LIFECYCLE_GATEWAY__OPEN": "true",
+            "LIFECYCLE_GATEWAY__WRITES_PER_S": "200",
+            "LIFECYCLE_ARCHIVE__URL": "s3://archive/runs",
+            "LIFECYCLE_EVENTS__URL": (self.folder / "events.jsonl").as_uri(),
+        }  # fmt: skip
+        self.env |= {"PYTHONPATH": str(ROOT)}
+        self._run(sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade", env=self.env)
+        for name in OURS:
+            self.service(name)
+        for name in OURS:
+            self.parts[name].wait_ready()
+
+    def service(self, name: str, build: Path = ROOT) -> Part:
+        """Start one of ours, of the build in this folder."""
+        verb = name.partition("-")[0]
+        env, port = self.env | {"PYTHONPATH": str(build)}, self.port(name)
+        if verb == "gateway":
+            env |= {"LIFECYCLE_GATEWAY__PORT": str(port)}
+        elif verb == "worker":
+            env |= {"LIFECYCLE_WORKER__HEALTH_PORT": str(port)}
+        words = [sys.executable, "-m", "crawler_lifecycle.cli", verb]
+        return self._part(name, words, env, answers(f"http://127.0.0.1:{port}/readyz"))
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def record(self, sql: str, database: str = "lifecycle") -> list[tuple[Any, ...]]:
+        """What the database holds, past every proxy. Raises pymysql's errors when it is away."""
+        held = self._local
+        try:
+            if getattr(held, "connection", None) is None:
+                where: Any = {"host": "127.0.0.1", "port": self.port("database"), "user": "root"}
+                held.connection = pymysql.connect(
+                    **where, database=database, connect_timeout=2, read_timeout=5, autocommit=True
+                )
+            with held.connection.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+        except pymysql.err.MySQLError:
+            held.connection = None
+            raise
+
+    def ask(self, gateway: str, method: str, path: str, body: Any, key: str = "") -> tuple[int | None, dict[str, Any]]:
+        """One request through the proxy of a gateway: status and answer; ``None`` when nobody answered."""
+        url, headers = f"http://127.0.0.1:{self.port(f'proxy of {gateway}')}{path}", {"Idempotency-Key": key}
+        try:
+            got = httpx.request(method, url, json=body, headers=headers, timeout=15, trust_env=False)
+            told = got.json() if got.content else {}
+        except (httpx.HTTPError, ValueError) as error:
+            return None, {"error": f"{type(error).__name__}: {error}"[:200]}
+        return got.status_code, told if isinstance(told, dict) else {"told": told}
