@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.pools import Pool, Pools
@@ -34,6 +35,7 @@ from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Ticket
 from crawler_lifecycle.store import open_store
+from crawler_lifecycle.temporal.operator.task_queues import Queue
 from tests.gateway.gateway_world import Clock, World
 from tests.gateway.keys import Keys
 from tests.gateway.served import events, metric, served, take, until
@@ -212,6 +214,7 @@ class Doors:
         self.world.end(ended, RunStatus.COMPLETED)
         if word != NAME:
             return
+        self.world.workflows.queues = [Queue(names.QUEUE_CLUSTER, "activities", backlog=RUN, backlog_age_s=9.0)]
         lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
         self.world.store.findings.note_findings([lost])
         with self.world.store.database.writing() as conn:  # the look at it is overdue
@@ -231,6 +234,7 @@ def _filled(pattern: re.Pattern[str], values: Mapping[str, str]) -> str:
 def doors(world: World, keys: Keys) -> Doors:
     found = Doors(world, keys, FakeLogs())
     found.number(FIRST)
+    world.workflows.queues = [Queue(names.QUEUE_CLUSTER, "activities", backlog=1, backlog_age_s=2.0)]
     return found
 
 
@@ -265,6 +269,7 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Door
     everything = {name for name, access in ACCESS.items() if access.everything}
     assert missing <= EMPTY | everything | {"showLogin", "getAsset", "readyz"}, missing
     assert f"run {RUN}" in mine["getHealth"].text, "its look is overdue"
+    assert "nobody polls crawler-lifecycle-cluster (activities), work waits" in mine["getHealth"].text
     uids = [doors.world.run(RUN).run_uid, doors.world.manager(MANAGER).manager_uid]
     assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), "they would be found"
 
