@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults fault-programs bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults fault-programs bench capacity clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -32,6 +32,7 @@ help:
 	@echo "make faults     the whole service on real servers behind toxiproxy, faults at random (SEED=1 MINUTES=3; root): docs/faults.md"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
+	@echo "make capacity   what a task costs each part on MariaDB and a real API server, and what 1,000 to 100,000 a day need: docs/capacity.md"
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
 	@echo "make page-pictures  docs/pictures, the pictures of the page in docs/page.md"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
@@ -183,6 +184,7 @@ CLUSTER ?= local
 soak-pools: MINUTES = 5
 soak-pools: env
 	@$(PY) -m tools.soak.pools --cluster $(CLUSTER) --minutes $(MINUTES) --seed $(SEED)
+
 # The bench: faults between real components, and an oracle without our code (docs/faults.md). Root, MariaDB, PostgreSQL 15.
 faults: fault-programs
 	@$(PY) -m tools.faults --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3) $(if $(ONLY),--only "$(ONLY)")
@@ -252,6 +254,9 @@ page-pictures: env
 
 bench: env
 	@$(PY) -m benchmarks
+
+capacity: kube-binaries
+	@$(PY) -m benchmarks capacity
 
 clean:
 	@rm -rf dist .venv .crawl .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,6 +8,7 @@ import sys
 from benchmarks import (
     archive,
     beside,
+    capacity,
     cli,
     crowd,
     database,
@@ -50,6 +51,7 @@ BENCHMARKS = {
     "page": page.main,
     "pools": pools.main,
     "retries": retries.main,
+    "capacity": capacity.main,
     "schedules": schedules.main,
     "truth": truth.main,
     "webhooks": webhooks.main,
@@ -70,6 +72,7 @@ LONG = (
     "kubernetes-kwok",
     "kubernetes-kubelet",
     "retries",
+    "capacity",
 )
 
 

@@ -190,7 +190,7 @@ class DeploymentActivities:
                 due_at=handle.due_at,
                 priority=handle.priority,
                 pool=handle.pool or DEFAULT,
-                queue=self.deployment.queue_of(handle.pool or DEFAULT),
+                queue=self.deployment.queue_of(handle.pool or DEFAULT, handle.project),
                 resume=order.resume,
                 place=place,
                 record=self._record(fence),

@@ -24,6 +24,7 @@ from datetime import datetime
 from .bounds import refusal
 from .errors import InvalidRequest
 from .names import CRAWLER_NAME
+from .projects import only
 
 #: The pool of runs whose request and crawler name none.
 DEFAULT = "default"
@@ -83,6 +84,9 @@ class Pools:
                 f"LIFECYCLE_POOLS: reserved: {reserved} places in all are too many for {self.slots} slots; "
                 "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
             )
+        if (own := self.of(DEFAULT).project) is not None:
+            cure = f"{DEFAULT} serves every project; leave it out, and give the project another pool"
+            raise refusal(f"LIFECYCLE_POOLS: {DEFAULT}: project", own, cure)
 
     @property
     def counted(self) -> bool:
@@ -95,9 +99,9 @@ class Pools:
         named = {name: asdict(pool) for name, pool in self.named.items()}
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
-    def serving(self, name: str) -> str:
-        """Return the pool that serves runs of this pool: ``default`` if the settings do not have it any more."""
-        return name if name in self.named else DEFAULT
+    def serving(self, name: str, project: str | None = None) -> str:
+        """Return the pool that serves runs of this pool: ``default`` if this project does not have it any more."""
+        return name if name in self.of_project(project).named else DEFAULT
 
     def of(self, name: str) -> Pool:
         """Return the settings of a pool."""
@@ -105,9 +109,20 @@ class Pools:
 
     def of_project(self, project: str | None) -> Pools:
         """Return the pools that this project may use; ``None``: all pools."""
-        if project is None:
+        if project is None or not self.counted:
             return self
-        return replace(self, named={n: p for n, p in self.named.items() if p.project in (None, project)})
+        # It stays counted, even if the project has no other pool.
+        named = {DEFAULT: _PLAIN, **self.named}
+        return replace(self, named={n: p for n, p in named.items() if p.project in (None, project)})
+
+    def told(self, name: str) -> bool:
+        """Return whether the present caller may know all use of a pool: no project that it does not see is in it."""
+        return only() in (None, self.of(name).project)
+
+    def shut(self, name: str) -> bool:
+        """Return whether other pools reserve every place, so that no task of this pool ever begins."""
+        others = sum(pool.reserved for one, pool in self.named.items() if one != name)
+        return self.slots is not None and self.of(name).queue is None and others >= self.slots + self.surplus
 
     def check(self, name: str | None) -> None:
         """Raise ``InvalidRequest`` unless runs may be started in this pool."""

@@ -61,14 +61,16 @@ class Limit:
             text = f"tasks: {more} tasks are not allowed; {self} is {self.most}{has}: start fewer"
             raise InvalidRequest(f"{text}, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
 
-    def check(self, tasks: int, now: datetime) -> None:
-        """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free."""
+    def check(self, tasks: int, now: datetime, *, told: bool = True) -> None:
+        """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free. ``told``: it says the use."""
         used = self.used or 0
         if used + (1 if self.what == "starts_per_hour" else tasks) <= self.most:
             return
-        text = f"{self}: {used} of {self.most} in use"
+        text = f"{self}: {used} of {self.most} in use" if told else f"{self}: no room for this now"
         if not self.most:
             raise QuotaReached(f"{text}; nothing is free until the operator raises it (LIFECYCLE_QUOTAS)")
+        if not told:
+            raise QuotaReached(f"{text}; try again in {AGAIN_S:g} s", AGAIN_S)
         if self.free_at is not None:
             seconds = max(1.0, (self.free_at - now).total_seconds())
             raise QuotaReached(f"{text}; free at {self.free_at:%Y-%m-%dT%H:%M:%SZ}, in {math.ceil(seconds)} s", seconds)

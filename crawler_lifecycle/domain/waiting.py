@@ -84,19 +84,41 @@ def waiting(s: Standing) -> str | None:
     return "; ".join(part for part in parts if part) or None
 
 
-def place_in_line(
-    pool: str, in_use: int, most: int | None, urgent: int = 0, older: int = 0, about_s: float | None = None
-) -> str:
+@dataclass(frozen=True, slots=True)
+class InLine:
+    """The place of a run in the line of its pool."""
+
+    pool: str
+    in_use: int
+    most: int | None
+    urgent: int = 0
+    """Tasks of more urgent runs of the pool that come first."""
+    older: int = 0
+    """Tasks of older runs of the same priority that come first."""
+    about_s: float | None = None
+    """The expected seconds until its first place; ``None``: unknown."""
+    shut: bool = False
+    """True if other pools reserve all places, so that it never gets one."""
+    shared: bool = False
+    """True if the counts are those of the reader's project alone."""
+
+
+def place_in_line(line: InLine) -> str:
     """Return the thing for which a run in the line of its pool waits, without what is zero or unknown."""
-    ahead = [f"{count} {word}" for count, word in ((urgent, "more urgent"), (older, "older")) if count]
-    come = "task comes" if urgent + older == 1 else "tasks come"
-    parts = [
-        f"{in_use}{'' if most is None else f' of {most}'} in use" if in_use or most else "",
+    ahead = [f"{count} {word}" for count, word in ((line.urgent, "more urgent"), (line.older, "older")) if count]
+    come = "task comes" if line.urgent + line.older == 1 else "tasks come"
+    most = "" if line.most is None else f" of {line.most}"
+    counts = [
+        f"{line.in_use}{most} in use" if line.in_use or line.most else "",
         f"{' and '.join(ahead)} {come} first" if ahead else "",
-        "" if about_s is None else f"about {span(max(about_s, 1))}",
     ]
-    said = "; ".join(part for part in parts if part)
-    return f"{PLACE_WAIT}{pool}{f' ({said})' if said else ''}"
+    parts = [
+        "none is left for it: all are reserved for other pools" if line.shut else "",
+        f"{'of this project ' if line.shared and any(counts) else ''}{'; '.join(filter(None, counts))}",
+        "" if line.about_s is None else f"about {span(max(line.about_s, 1))}",
+    ]
+    said = "; ".join(filter(None, parts))
+    return f"{PLACE_WAIT}{line.pool}{f' ({said})' if said else ''}"
 
 
 def retry_wait(at: datetime, reason: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -126,7 +127,7 @@ class Health:
             # If a worker is gone, this answer may take seconds.
             queues = await self._queues.read_within(QUEUES_WAIT_S)
             asking = HealthPart("queue", "asking", "the workers of the task queues are being checked", None, now)
-            parts += [asking] if queues is None else queues
+            parts += [asking] if queues is None else queues[only() is None]
         parts += [looks, self._stream(now)]
         worst = max((one.level for one in parts), key=_LEVELS.index)
         return HealthStrip(worst, parts, wrong, worst_s, now)
@@ -154,17 +155,18 @@ class Health:
             part = HealthPart("looks", "bad", f"it is not known whether looks are made: {why}", None, now)
             return part, "not known now", None
 
-    async def _ask_queues(self) -> list[HealthPart]:
-        """Return a part for each task queue."""
+    async def _ask_queues(self) -> tuple[list[HealthPart], list[HealthPart]]:
+        """Return a part for each task queue: for callers of one project, without the work of others; and for all."""
         unreachable = "crawlctl doctor says what is wrong with Temporal"
         try:
             queues = await self.workflows.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
         except LifecycleError as error:
-            return [HealthPart("queue", "bad", f"the task queues are not known: {error}", unreachable, self.clock())]
-        now, parts = self.clock(), []
-        for queue in queues:
-            found = judged(queue, SERVED_BY[queue.name], unreachable)
-            parts.append(HealthPart(f"queue {queue.name} ({queue.kind})", found.level, found.text, found.cure, now))
+            bad = HealthPart("queue", "bad", f"the task queues are not known: {error}", unreachable, self.clock())
+            return [bad], [bad]
+        now, parts = self.clock(), (list[HealthPart](), list[HealthPart]())
+        for queue, told in itertools.product(queues, (False, True)):
+            found, name = judged(queue, SERVED_BY[queue.name], unreachable, told=told), f"{queue.name} ({queue.kind})"
+            parts[told].append(HealthPart(f"queue {name}", found.level, found.text, found.cure, now))
         return parts
 
     def _stream(self, now: datetime) -> HealthPart:

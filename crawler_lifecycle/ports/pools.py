@@ -24,22 +24,6 @@ class PoolRow:
     oldest_wait_at: datetime | None
     """The time since which the oldest of its waiting runs waits."""
     share: float | None
-    """Its part of all place-seconds of the last hour; ``None``: no pool used any."""
+    """Its part of all place-seconds of the last hour; ``None``: no pool used any, or the caller is of one project."""
     problem: str | None = None
     """A sentence for operators, with the cure."""
-
-
-@dataclass(frozen=True, slots=True)
-class InLine:
-    """The place of a run in the line of its pool."""
-
-    pool: str
-    in_use: int
-    max: int | None
-    priority: int
-    urgent: int
-    """Tasks of more urgent runs of the pool that come first."""
-    older: int
-    """Tasks of older runs of the same priority that come first."""
-    about_s: float | None = None
-    """The expected seconds until its first place; ``None``: unknown."""

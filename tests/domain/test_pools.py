@@ -168,6 +168,10 @@ def test_who_was_called_is_called_again_after_a_while() -> None:
             "reserved: 5 places in all are too many for 4",
         ),
         (
+            lambda: Pools({"default": Pool(project="a")}),
+            "LIFECYCLE_POOLS: default: project: 'a' is not allowed; default serves every project; leave it out",
+        ),
+        (
             lambda: Pools({"a": Pool()}).check("b"),
             "pool: 'b' is not allowed; the pools of this installation are a, default",
         ),

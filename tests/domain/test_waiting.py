@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.domain.waiting import Standing, ageless, place_in_line, retry_wait, span, waiting
+from crawler_lifecycle.domain.waiting import InLine, Standing, ageless, place_in_line, retry_wait, span, waiting
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIVE = Standing("PROCESSING", NOW, tasks={"RUNNING": 2})
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
             NEW,
             waiting_for="a place in pool shop-a",
             waiting_since=before(245),
-            line=place_in_line("shop-a", 18, 20, urgent=12, older=40, about_s=370),
+            line=place_in_line(InLine("shop-a", 18, 20, urgent=12, older=40, about_s=370)),
         ),
         "waiting for a place in pool shop-a (18 of 20 in use; 12 more urgent and 40 older tasks come first; "
         "about 6 min) for 4 min",
@@ -78,12 +78,12 @@ CASES: dict[str, tuple[Standing, str | None]] = {
             tasks={"RUNNING": 1, "QUEUED": 3},
             waiting_for="a place in pool a",
             waiting_since=before(70),
-            line=place_in_line("a", 1, 1, older=1),
+            line=place_in_line(InLine("a", 1, 1, older=1)),
         ),
         "3 tasks QUEUED for 1 min: waiting for a place in pool a (1 of 1 in use; 1 older task comes first)",
     ),
     "a line that the cluster's refusal made": (
-        replace(NEW, waiting_for="quota: pods", waiting_since=before(20), line=place_in_line("a", 1, 1)),
+        replace(NEW, waiting_for="quota: pods", waiting_since=before(20), line=place_in_line(InLine("a", 1, 1))),
         "waiting for 20 s: quota: pods",
     ),
     "the next try": (
@@ -111,7 +111,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     ),
     "the next look": (replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 1}), "1 task QUEUED until the next look"),
     "a line after a part of its tasks": (
-        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, line=place_in_line("a", 1, 1)),
+        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, line=place_in_line(InLine("a", 1, 1))),
         "2 tasks QUEUED: waiting for a place in pool a (1 of 1 in use)",
     ),
     "deferred": (
@@ -186,9 +186,15 @@ def test_ages_alone_make_no_other_sentence(name: str) -> None:
 
 
 def test_a_position_alone_makes_no_other_sentence() -> None:
-    first, line = CASES["its position in the line"][0], place_in_line("shop-a", 3, 20, about_s=0.2)
+    first, line = CASES["its position in the line"][0], place_in_line(InLine("shop-a", 3, 20, about_s=0.2))
     assert ageless(waiting(first) or "") == ageless(waiting(replace(first, line=line)) or "")
-    assert place_in_line("default", 0, None) == "a place in pool default", "what is zero or unknown is left out"
+    said = place_in_line(InLine("shop-a", 3, None, older=1, about_s=90, shut=True, shared=True))
+    assert said == (
+        "a place in pool shop-a (none is left for it: all are reserved for other pools; of this project 3 in use; "
+        "1 older task comes first; about 1 min)"
+    )
+    assert place_in_line(InLine("a", 0, None, about_s=9, shared=True)) == "a place in pool a (about 9 s)"
+    assert place_in_line(InLine("default", 0, None)) == "a place in pool default", "what is zero or unknown is left out"
 
 
 @pytest.mark.parametrize(

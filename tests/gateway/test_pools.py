@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +14,19 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.store import open_store
 from tests.gateway.gateway_world import CRAWLERS, Clock, World
+from tests.gateway.keys import Keys
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeScheduler
 
 POOLS = Pools({"shop-a": Pool(max=2, weight=3), "shop-b": Pool(reserved=1)}, slots=4)
+
+
+#: Pool shop-x is of project x. Everybody may use the others.
+OWNED = Pools({**POOLS.named, "shop-x": Pool(project="x")}, slots=4)
 
 
 @pytest.fixture
@@ -29,10 +38,25 @@ def world(tmp_path: Path) -> Iterator[World]:
     store.close()
 
 
-def start(world: World, client: TestClient, tasks: int = 1, **more: Any) -> int:
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path, "x", "y")
+
+
+@pytest.fixture
+def owned(world: World, keys: Keys, tmp_path: Path) -> Iterator[tuple[World, TestClient]]:
+    """The same with a pool of project x, and a gateway with tokens."""
+    store = open_store(f"sqlite:///{tmp_path}/runs.db", pool_size=30, clock=world.clock, pools=OWNED)
+    there = World(store, world.clock)
+    with there.client(there.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
+        yield there, client
+    store.close()
+
+
+def start(world: World, client: TestClient, tasks: int = 1, headers: dict[str, str] | None = None, **more: Any) -> int:
     """Start a run, and let its workflow offer as many tasks as its pool has places for."""
     body = {"crawler": "plain", "tasks": [{"args": {"page": str(n)}} for n in range(tasks)], **more}
-    answer = client.post("/v1/runs", json=body)
+    answer = client.post("/v1/runs", json=body, headers=headers)
     assert answer.status_code == 202, answer.text
     run_id = int(answer.json()["run_id"])
     world.claim(run_id)
@@ -95,6 +119,7 @@ def test_the_form_offers_the_pools(world: World, client: TestClient) -> None:
 
 
 RUN = {"crawler": "plain", "pool": "shop-x"}
+POOL = {"argv": ["plain", "--pool", "shop-x"]}
 GRAPH = {"id": "g", "steps": [{"path": "a", "kind": "crawl", "job": RUN}]}
 DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a run": ("POST", "/v1/runs", RUN),
@@ -103,6 +128,11 @@ DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a schedule of a graph": ("PUT", "/v1/schedules/s", {"every_s": 60, "graph": {"steps": GRAPH["steps"]}}),
     "a manager": ("POST", "/v1/managers", {"crawler": "plain", "options": {"pool": "shop-x"}}),
     "a manager of a class": ("POST", "/v1/managers", {"plan": "shops:Shops", "argv": ["--pool=shop-x"]}),
+    "a graph of a manager": (
+        "POST",
+        "/v1/graphs",
+        {"steps": [{"path": "m", "kind": "manager", "job": {"plan": BUILT_IN, "options": POOL}}]},
+    ),
     "a schedule of a manager": (
         "PUT",
         "/v1/schedules/s",
@@ -119,6 +149,83 @@ def test_an_unknown_pool_is_refused_by_name(client: TestClient, door: str) -> No
     assert "pool: 'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b" in answer.text
 
 
+@pytest.mark.parametrize("door", [*DOORS, "a page of a graph", "more steps", "jobs", "the form", "quotas", "scrapyd"])
+def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
+    owned: tuple[World, TestClient], keys: Keys, door: str
+) -> None:
+    world, client = owned
+
+    def ask(who: str, method: str, path: str, **more: Any) -> Any:
+        return client.request(method, path, headers=keys.headers(who), **more)
+
+    def knock(who: str, pool: str, **project: str) -> Any:
+        """Ask for this pool; ``project`` is what a token of all projects names."""
+        if door in DOORS:
+            method, path, body = json.loads(json.dumps(DOORS[door]).replace("shop-x", pool))
+            return ask(who, method, path, json=body | project)
+        made, steps = {"crawler": "plain", **project}, [{"path": "b", "kind": "crawl", "job": {**RUN, "pool": pool}}]
+        match door:
+            case "a page of a graph":
+                key = ask(who, "POST", "/v1/graphs", json={"pages": 1, "fingerprint": "0" * 64, **project}).json()["id"]
+                return ask(who, "PUT", f"/v1/graphs/{key}/pages/0", json={"steps": steps})
+            case "more steps":
+                whole = [{"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}]
+                key = ask(who, "POST", "/v1/graphs", json={"steps": whole, **project}).json()["id"]
+                return ask(who, "POST", f"/v1/graphs/{key}/append", json={"steps": steps})
+            case "jobs":
+                manager = ask(who, "POST", "/v1/managers", json=made).json()["manager_id"]
+                return ask(who, "POST", f"/v1/managers/{manager}/jobs", json={"jobs": [{"pool": pool}]})
+            case "the form":
+                form = {"key": uuid.uuid4().hex, "pool": pool, **made}
+                return ask(who, "POST", "/runs/new", data=form, follow_redirects=False)
+            case "quotas":
+                return ask(who, "GET", "/v1/quotas", params={"pool": pool})
+        world.scheduler = FakeScheduler([replace(CRAWLERS[0], pool=pool)])
+        with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as other:
+            form = {"project": "default", "spider": "plain"}
+            return other.post("/schedule.json", data=form, headers=keys.headers(who))
+
+    answers = [knock("y-operate", pool) for pool in ("shop-x", "shop-z")]
+    said = [re.sub(r"shop-z|\b[0-9a-f]{32}\b", "shop-x", html.unescape(answer.text)) for answer in answers]
+    assert answers[0].status_code == answers[1].status_code == (200 if door == "scrapyd" else 422), said
+    assert "'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b (" in said[0]
+    assert said[0] == said[1]
+    assert "is not allowed" not in knock("x-operate", "shop-x").text
+    if door not in ("quotas", "scrapyd"):
+        named = [knock("operate", "shop-x", project=project).text for project in ("y", "x")]
+        assert ["is not allowed; the pools" in answer for answer in named] == [True, False], named
+
+
+def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(owned: tuple[World, TestClient], keys: Keys) -> None:
+    world, client = owned
+    x, y, every = (keys.headers(who) for who in ("x-operate", "y-operate", "read"))
+    start(world, client, 2, headers=x, pool="shop-a")
+    world.clock.forward(60)
+    for tasks in (7, 1):
+        mine = start(world, client, tasks, headers=y, pool="shop-a")
+    start(world, client, 5, headers=x, pool="shop-a", priority=1)
+    world.clock.forward(45)
+    said = client.get(f"/v1/runs/{mine}", headers=y).json()["waiting"]
+    assert re.fullmatch(r"waiting .* shop-a \(of this project 7 older tasks come first; about \d+ min\) for 45 s", said)
+    assert "shop-a (of this project 7 older tasks come first; " in client.get(f"/runs/{mine}", headers=y).text
+    assert (
+        "(2 of 2 in use; 5 more urgent and 7 older tasks come first; "
+        in (client.get(f"/v1/runs/{mine}", headers=every).json()["waiting"])
+    )
+
+    def rows(headers: dict[str, str]) -> dict[str, tuple[object, ...]]:
+        known = client.get("/v1/pools", headers=headers).json()["pools"]
+        return {one["name"]: (one["in_use"], one["max"], one["waiting_tasks"], one["share"]) for one in known}
+
+    assert rows(y) == {"default": (0, None, 0, None), "shop-a": (0, None, 8, None), "shop-b": (0, None, 0, None)}
+    assert rows(x)["shop-a"] == (2, None, 5, None)
+    assert rows(every)["shop-a"][:3] == (2, 2, 13)
+    assert "shop-x" in rows(x)
+    for path in ("/pools", "/runs/new?crawler=plain", f"/runs/new?like={mine}"):
+        assert "shop-x" not in client.get(path, headers=y).text, path
+        assert "shop-x" in client.get(path.replace(f"like={mine}", "crawler=plain"), headers=x).text
+
+
 def test_the_pool_of_a_crawlers_entry_is_checked_too(world: World) -> None:
     world.scheduler = FakeScheduler([replace(CRAWLERS[0], pool="shop-x")])
     run = {"crawler": "plain"}
@@ -126,6 +233,7 @@ def test_the_pool_of_a_crawlers_entry_is_checked_too(world: World) -> None:
         ("POST", "/v1/runs", run),
         ("PUT", "/v1/schedules/s", {"every_s": 60, "run": run}),
         ("POST", "/v1/graphs", {"steps": [{"path": "a", "kind": "crawl", "job": run}]}),
+        ("POST", "/v1/managers", run),
     )
     with world.client() as client:
         for method, path, body in bodies:

@@ -326,10 +326,12 @@ def pooling(world: World) -> None:
     for fence in fences:
         world.deploy(fence)
         world.store.deployment.waits_for_place(fence.run_id)
-    world.store.deployment.queue_of("pool-3")
+    world.store.deployment.queue_of("pool-3", "default")
     world.deploy(fences[0], limit=5, state="deferred")
-    world.store.pools.list_pools()
-    world.store.pools.in_line(fences[1].run_id)
+    for project in (None, "default"):
+        with limited(project):
+            world.store.pools.list_pools()
+            world.store.pools.in_line(fences[1].run_id)
     world.store.pools.call()
     world.store.pools.adopt()
     world.store.pools.uncall([1, 2], gone=False)

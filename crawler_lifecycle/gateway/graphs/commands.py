@@ -27,8 +27,10 @@ from crawler_lifecycle.domain.graph.pages import (
     step_from_json,
 )
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec
+from crawler_lifecycle.domain.managers.jobs import base_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.managers.requests import Tags
@@ -169,7 +171,7 @@ class GraphCommands:
             row, fresh = await run_in_threadpool(self._reserve, body, key, str(body.fingerprint), body.pages)
             return Commanded(row, fresh)
         spec = await run_in_threadpool(body.spec)
-        note = await self.check_steps(spec.steps)
+        note = await self.check_steps(spec.steps, chosen(body.project))
         pages = await run_in_threadpool(encode_pages, spec)
         whose = fingerprint(spec)
         row, fresh = await run_in_threadpool(self._reserve, body, key, whose, len(pages))
@@ -199,7 +201,7 @@ class GraphCommands:
         """Store one page of a draft. A repeat with the same page changes nothing."""
         row = await self.find(key)
         steps = await run_in_threadpool(decode_page, number, data)
-        note = await self.check_steps(steps)
+        note = await self.check_steps(steps, row.project)
         await run_in_threadpool(self._add_page, row, number, data)
         return Commanded(row, note=note)
 
@@ -213,7 +215,7 @@ class GraphCommands:
         row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
         return Commanded(row, before.state is GraphState.DRAFT, await self._notified(row))
 
-    async def check_steps(self, steps: Sequence[StepSpec]) -> str | None:
+    async def check_steps(self, steps: Sequence[StepSpec], project: str) -> str | None:
         """Check that each step can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         rows = await run_in_threadpool(self.plans.list_plans)
         plans = [row for row in rows if row.kind == PLAN_MANAGER]
@@ -228,15 +230,19 @@ class GraphCommands:
                 self._check_served(step, "call", str(step.job["call"]).partition(":")[0], pool, rows)
             elif step.kind is StepKind.MANAGER and step.job["plan"] != BUILT_IN:
                 self._check_served(step, "plan", step.job["plan"], plans, rows)
-            elif step.kind is StepKind.CRAWL:
-                try:
+            place: str | None = None
+            try:
+                if step.kind is StepKind.MANAGER:
+                    place = base_of(step.job["plan"], step.job.get("options", {})).pool
+                elif step.kind is StepKind.CRAWL:
                     crawler, request = await self.crawlers.get(step.job["crawler"]), crawl_request(step.job)
                     check_crawl(crawler, request)
-                    self.graphs.known_pools.check(request.pool or crawler.pool)
-                except Problem as problem:
-                    raise _refused(step, problem.code, problem.detail) from None
-                except InvalidRequest as error:
-                    raise _refused(step, "invalid_request", str(error)) from None
+                    place = request.pool or crawler.pool
+                self.graphs.check_pool(place, project)
+            except Problem as problem:
+                raise _refused(step, problem.code, problem.detail) from None
+            except InvalidRequest as error:
+                raise _refused(step, "invalid_request", str(error)) from None
         return NO_WORKER if functions and not modules else None
 
     def _check_served(
@@ -280,7 +286,7 @@ class GraphCommands:
         spec = await run_in_threadpool(decode_pages, [data], GraphOptions())
         if spec.context:
             raise InvalidRequest("context: not allowed for appended steps; append a sub-graph with a context")
-        note = await self.check_steps(spec.steps)
+        note = await self.check_steps(spec.steps, (await self.find(key)).project)
         changed = await self._command(key, "append", request_id, lambda graph: len(graph.add(spec.steps)))
         return changed.model_copy(update={"note": " ".join(filter(None, (note, changed.note))) or None})
 

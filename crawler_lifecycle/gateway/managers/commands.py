@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_t
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
-from crawler_lifecycle.domain.pools import Pools
+from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
 from crawler_lifecycle.gateway.runs.commands import (
     LATER,
@@ -95,7 +95,7 @@ class ManagerCommands:
         body.check()
         check_foreign("parent", body.parent)
         request_id = key if key is not None else uuid.uuid4().hex
-        plan, note = await self._plan(body)
+        plan, note = await self._plan(body, chosen(body.project))
         name = body.name or body.crawler or (plan.name if plan else None)
         if name is None and plan is None:
             detail = "name: missing, and no plans worker has registered the class yet; give a name, or send this again"
@@ -131,17 +131,19 @@ class ManagerCommands:
         note = " ".join(filter(None, (note, await notify(begun, f"manager {row.manager_id}")))) or None
         return Commanded(row, fresh, note)
 
-    async def check_plan(self, body: StartManager) -> str | None:
+    async def check_plan(self, body: StartManager, project: str) -> str | None:
         """Check that this could be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
-        return (await self._plan(body))[1]
+        return (await self._plan(body, project))[1]
 
-    async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
+    async def _plan(self, body: StartManager, project: str) -> tuple[PlanRow | None, str | None]:
         """Return the registered class (if any) and a note for the caller. Raises ``Problem`` 422, or 503 while a worker
         still reads the module."""
         rows = await run_in_threadpool(self.plans.list_plans)
-        self.managers.known_pools.check(options_of(body.command_line()).get("--pool"))
+        pool = options_of(body.command_line()).get("--pool")
+        self.managers.check_pool(pool, project)
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
+            self.managers.check_pool(pool or crawler.pool, project)
             # Each job may add required arguments later, so only the given names and values are checked.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)
@@ -271,13 +273,23 @@ class ManagerCommands:
         built_in = row.plan == BUILT_IN
         base = base_of(row.plan, row.options)
         jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
-        _check_pools(self.managers.known_pools, jobs)
-        if built_in and jobs:
-            await run_in_threadpool(_check_jobs, await self.crawlers.get(base.spider), jobs)
+        crawler = await self.crawlers.get(base.spider) if built_in and jobs else None
+        await run_in_threadpool(self._check_jobs, row, crawler, jobs)
         with mismatch("Idempotency-Key"):
             new = await run_in_threadpool(self.managers.add_jobs, manager_id, jobs, key, seal=body.seal)
         note = await self._notified(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
+
+    def _check_jobs(self, row: ManagerRow, crawler: CrawlerDefinition | None, jobs: Sequence[Job]) -> None:
+        """Raise ``InvalidRequest`` for a job that its pool or crawler would refuse. The error names the job."""
+        for n, job in enumerate(jobs):
+            try:
+                self.managers.check_pool(job.pool or (crawler.pool if crawler else None), row.project)
+                if crawler is not None:
+                    check_tasks(crawler, job.spider_args, job.job_settings, None)
+                    check_sizes(job.spider_args, job.job_settings)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"jobs[{n}].{error}") from None
 
 
 def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
@@ -316,25 +328,6 @@ def check_argument(crawler: CrawlerDefinition, where: str, name: str, value: str
         raise InvalidRequest(f"{where}.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
     if value is not None:
         check_value(f"{where}.{name}", crawler.args[name], value)
-
-
-def _check_pools(known: Pools, jobs: Sequence[Job]) -> None:
-    """Raise ``InvalidRequest`` for a job with an unknown pool. The error names the job."""
-    for n, job in enumerate(jobs):
-        try:
-            known.check(job.pool)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"jobs[{n}].{error}") from None
-
-
-def _check_jobs(crawler: CrawlerDefinition, jobs: Sequence[Job]) -> None:
-    """Raise ``InvalidRequest`` for a job that the crawler would refuse. The error names the job."""
-    for n, job in enumerate(jobs):
-        try:
-            check_tasks(crawler, job.spider_args, job.job_settings, None)
-            check_sizes(job.spider_args, job.job_settings)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"jobs[{n}].{error}") from None
 
 
 def _not_now(row: ManagerRow, why: str) -> Problem:

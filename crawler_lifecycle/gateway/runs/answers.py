@@ -66,12 +66,10 @@ def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
 def facts_of_line(pools: PoolStore, row: RunRow) -> dict[str, Any]:
     """Return the place of a run in the line of its pool now, if it waits there."""
     waits = row.waiting_for is None or row.waiting_for.startswith(PLACE_WAIT)
-    if not (waits and pools.known_pools.counted) or str(row.status) in ("COMPLETED", "FAILED"):
+    if not waits or str(row.status) in ("COMPLETED", "FAILED"):
         return {}
     line = pools.in_line(row.run_id)
-    if line is None:
-        return {}
-    return {"line": place_in_line(line.pool, line.in_use, line.max, line.urgent, line.older, line.about_s)}
+    return {} if line is None else {"line": place_in_line(line)}
 
 
 def undelivered(

@@ -22,7 +22,7 @@ from crawler_lifecycle.activities.graphs.graphs import checked_run
 from crawler_lifecycle.domain.bounds import check_time, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX
-from crawler_lifecycle.domain.projects import DEFAULT
+from crawler_lifecycle.domain.projects import DEFAULT, chosen
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
 from crawler_lifecycle.domain.schedules.definition import (
     EXCLUDED_MAX,
@@ -164,22 +164,24 @@ class ScheduleCommands:
         """Create a schedule, or change its definition. A repeat changes nothing."""
         check_schedule_name(name)
         spec = body.spec()
-        note = await self._check_target(name, body, spec)
+        before = await self.seen(name)
+        project = chosen(body.project, before.project if before else DEFAULT)
+        note = await self._check_target(name, body, spec, project)
         put = (name, spec.document(), body.requested_by, body.project)
         with mismatch("name"):
             row, fresh = await run_in_threadpool(self.schedules.put_schedule, *put)
         return await self._kept(row, fresh, note)
 
-    async def _check_target(self, name: str, body: PutSchedule, spec: ScheduleSpec) -> str | None:
+    async def _check_target(self, name: str, body: PutSchedule, spec: ScheduleSpec, project: str) -> str | None:
         """Check that the target can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
-            request = checked_run(run_request(name, self.clock(), spec, DEFAULT), [crawler])
-            self.schedules.known_pools.check(request.pool)
+            request = checked_run(run_request(name, self.clock(), spec, project), [crawler])
+            self.schedules.check_pool(request.pool, project)
             return self.crawlers.note()
         if body.manager is not None:
-            return await self.managers.check_plan(body.manager)
-        return await self.graphs.check_steps(body.graph.spec().steps) if body.graph is not None else None
+            return await self.managers.check_plan(body.manager, project)
+        return await self.graphs.check_steps(body.graph.spec().steps, project) if body.graph is not None else None
 
     async def delete(self, name: str) -> Commanded[ScheduleRow]:
         """Delete a schedule: it has no more firings. Its past firings stay recorded, and their runs continue."""

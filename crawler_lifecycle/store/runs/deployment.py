@@ -21,9 +21,9 @@ from crawler_lifecycle.store.base.rows import Row, made
 from .additions import first_attempt
 from .completion import ended_groups
 from .moves import Move, move_tasks, update_tasks
-from .pools import in_line, leave_line, note_refused, priority_of, take_places
+from .pools import leave_line, note_refused, priority_of, take_places, wait_of
 from .retries import count_resting, first_wait
-from .tables import pool_ticket, task_history
+from .tables import task_history
 from .unit import RunPart, Unit, current_tasks
 
 #: The columns of a task that is offered.
@@ -73,45 +73,48 @@ class DeploymentStore(RunPart):
             if unit.run["next_look_at"] is None:
                 unit.update_run(next_look_at=next_look_at)
             rows = _of_one_call(_offerable(unit, limit, now))
-            if max_parallel is not None:
-                rows = _within(unit, rows, max_parallel)
+            rows = self._given(unit, rows, max_parallel, now)
             values: dict[str, Any] = {"offered_until": last, "cluster_place": place}
             if self._pools.counted:
-                rows = self._given(unit, rows, max_parallel, now)
-                values |= {"pool": self._pools.serving(unit.run["pool"]), "priority": priority_of(unit)}
-            else:
-                leave_line(unit)
+                pool = self._pools.serving(unit.run["pool"], unit.run["project"])
+                values |= {"pool": pool, "priority": priority_of(unit)}
             _set_queued(unit, [row["task_id"] for row in rows], **values)
             return [_queued(row) for row in _taken_over(unit, rows)], None
 
     def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime) -> Sequence[Row]:
-        """Return as many of the first rows as the pool of the run has places for. An offered task holds one already."""
-        if not self._gives(unit):
+        """Return as many of the first rows as ``max_parallel`` and the places of the pool allow.
+
+        Active tasks count, and so do tasks that a pending call may create: these hold a place already.
+        """
+        new, gives = [row for row in rows if not _is_offered(unit, row)], self._gives(unit)
+        if not gives and max_parallel is None:
             leave_line(unit)  # the settings may have changed while it waited
             return rows
-        new = [row for row in rows if not _is_offered(unit, row)]
-        if not new:
+        counts, offered = unit.counts(), _count_offered(unit) if new else 0
+        room = counts.queued if max_parallel is None else max(0, max_parallel - counts.active - offered)
+        new = new[:room]
+        if gives and new:
+            wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, now).tasks
+            new = new[: take_places(unit, self._pools, max(min(wanted, room), len(new)), len(new))]
+        else:
             leave_line(unit)
-            return rows
-        counts, offered = unit.counts(), _count_offered(unit)
-        wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, now).tasks
-        if max_parallel is not None:
-            wanted = min(wanted, max_parallel - counts.active - offered)
-        got = {row["task_id"] for row in new[: take_places(unit, self._pools, max(wanted, len(new)), len(new))]}
+        got = {row["task_id"] for row in new}
         return [row for row in rows if _is_offered(unit, row) or row["task_id"] in got]
 
     def _gives(self, unit: Unit) -> bool:
         """Return whether we give the places of this run's pool, and Kueue does not."""
-        return self._pools.counted and self.queue_of(unit.run["pool"]) is None
+        return self._pools.counted and self.queue_of(unit.run["pool"], unit.run["project"]) is None
 
-    def queue_of(self, pool: str) -> str | None:
-        """Return the Kueue queue of a pool; ``None``: we give its places."""
-        return self._pools.of(self._pools.serving(pool)).queue
+    def queue_of(self, pool: str, project: str) -> str | None:
+        """Return the Kueue queue of the pool that serves such runs; ``None``: we give its places."""
+        return self._pools.of(self._pools.serving(pool, project)).queue
 
     def waits_for_place(self, run_id: int) -> bool:
         """Return whether the run waits for places of its pool. It is called when there are some."""
-        waits = select(pool_ticket.c.run_id).where(pool_ticket.c.run_id == run_id)
-        return self._pools.counted and bool(self._rows(waits))
+        if not self._pools.counted:
+            return False
+        with self._db.reading() as conn:
+            return wait_of(conn, run_id) is not None
 
     def record_deployed(
         self,
@@ -147,7 +150,7 @@ class DeploymentStore(RunPart):
             move_tasks(unit, taken, "deploy", replace=columns)
             if taken:
                 starting = unit.status is RunStatus.INITIALIZING
-                if not (self._pools.counted and in_line(unit)):
+                if not (self._pools.counted and wait_of(unit.conn, unit.run_id)):
                     unit.update_run(waiting_for=names.WAITING_FOR_START if starting else first_wait(unit, unit.now))
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
@@ -328,19 +331,6 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
     for number, row in enumerate(rows):
         size += len(json.dumps(row["args"], default=str))
         if size > OFFER_BYTES_MAX and number:
-            return rows[:number]
-    return rows
-
-
-def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]:
-    """Return as many of the first rows as ``max_parallel`` allows.
-
-    Active tasks count, and so do tasks that a pending call may create.
-    """
-    busy = unit.counts().active + _count_offered(unit)
-    for number, row in enumerate(rows):
-        busy += 0 if _is_offered(unit, row) else 1
-        if busy > max_parallel:
             return rows[:number]
     return rows
 

@@ -156,13 +156,13 @@ class InitiationStore(RunPart):
         args: TaskArgs | None,
         caller: str | None,
     ) -> Unit:
-        self._pools.of_project(request.project).check(request.pool)
+        self.check_pool(request.pool, request.project)
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
         row |= {"work_hash": work_hash(request, args), "schedule": schedule_of(request_id), "caller": caller}
         own = [{}] if args is None else args
-        check_quotas(conn, self._quotas, row, now, len(own))
+        check_quotas(conn, self._quotas, self._pools, row, now, len(own))
         conn.execute(insert(run_history).values(**row))
         inserted = self._find_locked(conn, request_id, request.project)
         assert inserted is not None, "it was inserted in this transaction"

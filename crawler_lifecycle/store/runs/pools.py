@@ -13,15 +13,29 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, and_, bindparam, delete, func, insert, or_, select, union_all, update
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    union_all,
+    update,
+)
 
 from crawler_lifecycle.domain.pools import BATCH, CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
-from crawler_lifecycle.domain.waiting import PLACE_WAIT
-from crawler_lifecycle.ports.pools import InLine, PoolRow
+from crawler_lifecycle.domain.waiting import PLACE_WAIT, InLine
+from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.store.base.bulk import chunks, put_row, rows_in
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
 
@@ -43,8 +57,8 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
     A run that does not get all of them keeps its place in the line, and waits until it is called (``PoolStore.call``).
     So does a run that comes by itself while its pool has another one to call first. That decision needs no lock.
     """
-    name = pools.serving(unit.run["pool"])
-    mine, before, got = _ticket(unit, name, wanted), _before(unit), 0
+    name = pools.serving(unit.run["pool"], unit.run["project"])
+    mine, before, got = _ticket(unit, name, wanted), wait_of(unit.conn, unit.run_id), 0
     if (before and before["called_at"]) or _is_first(unit, mine):
         with _gate(unit.conn, pools, unit.now) as gate:
             others = [one for one in _heads(unit.conn, gate, unit.now, HEADS) if one.run_id != unit.run_id]
@@ -67,29 +81,23 @@ def _is_first(unit: Unit, mine: Ticket) -> bool:
 
 def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
     """Record that the cluster takes no more tasks than it has now. The run gets back into the line."""
-    name = pools.serving(unit.run["pool"])
+    name = pools.serving(unit.run["pool"], unit.run["project"])
     with _gate(unit.conn, pools, unit.now) as gate:
         gate.refused = (gate.busy(), unit.now)
         gate.share(name).given = max(0.0, gate.share(name).given - refused)
-    _stay(unit, _ticket(unit, name, refused), refused, _before(unit))
+    _stay(unit, _ticket(unit, name, refused), refused, wait_of(unit.conn, unit.run_id))
 
 
-def _before(unit: Unit) -> Row | None:
-    """Return what the run's ticket says about its wait until now; ``None``: it does not wait."""
+def wait_of(conn: Connection, run_id: int) -> Row | None:
+    """Return what the run's ticket says about its wait for places until now; ``None``: it does not wait."""
     p = pool_ticket.c
-    return unit.conn.execute(select(p.called_at, p.waits_since).where(p.run_id == unit.run_id)).mappings().one_or_none()
+    return conn.execute(select(p.called_at, p.waits_since).where(p.run_id == run_id)).mappings().one_or_none()
 
 
 def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
     """Keep the run in the line for this number of places. Without a wait ``before``, its wait begins now."""
     row = asdict(replace(ticket, wanted=wanted)) | {"waits_since": before["waits_since"] if before else unit.now}
     put_row(unit.conn, pool_ticket, {"run_id": row.pop("run_id")}, row)
-
-
-def in_line(unit: Unit) -> bool:
-    """Return whether the run waits for places."""
-    p = pool_ticket.c
-    return unit.conn.execute(select(p.run_id).where(p.run_id == unit.run_id)).one_or_none() is not None
 
 
 def leave_line(unit: Unit) -> None:
@@ -101,12 +109,14 @@ class PoolStore(StorePart):
     """The pools for workers, which call waiting runs, and for people."""
 
     def adopt(self) -> None:
-        """Let ``default`` serve the runs that wait for places of pools that the settings do not have any more."""
-        p = pool_ticket.c
+        """Let ``default`` serve the runs that wait for places of pools that their project does not have any more."""
+        p, r = pool_ticket.c, run_history.c
+        owned = [and_(p.pool == name, r.project != of.project) for name, of in self._pools.named.items() if of.project]
+        gone = or_(p.pool.not_in({DEFAULT, *self._pools.named}), *owned)
         with self._db.writing() as conn:
-            gone = conn.execute(select(p.pool).distinct().where(p.pool.not_in({DEFAULT, *self._pools.named}))).scalars()
-            for name in gone.all():
-                conn.execute(update(pool_ticket).where(p.pool == name).values(pool=DEFAULT))
+            found = conn.execute(select(p.run_id).join(run_history, r.run_id == p.run_id).where(gone)).scalars()
+            for chunk in chunks(found.all()):
+                conn.execute(update(pool_ticket).where(p.run_id.in_(chunk)).values(pool=DEFAULT))
 
     def call(self) -> dict[int, str]:
         """Return the runs that get the free places, with their workflows. They must ask for them now.
@@ -145,25 +155,33 @@ class PoolStore(StorePart):
                 )
 
     def list_pools(self) -> list[PoolRow]:
-        """Return all pools: those of the settings, and those that runs hold or wait for."""
+        """Return all pools: those of the settings, and those that runs hold or wait for.
+
+        A caller of one project gets the pools that it may use, with what its own runs hold and wait for.
+        """
         p, now = pool_ticket.c, self._clock()
         waits = select(p.pool, func.count(), func.sum(p.wanted), func.min(p.waits_since)).group_by(p.pool)
         with self._db.reading() as conn:
-            gate = _read_gate(conn, self._pools, now)
-            waiting = {row[0]: row[1:] for row in conn.execute(waits)}
-        gate.sample(now, set(waiting))
+            gate = _read_gate(conn, self._pools, now, own=True)
+            waiting = {row[0]: row[1:] for row in conn.execute(_own(waits, p.run_id))}
+        if only() is None:
+            gate.sample(now, set(waiting))
+        else:
+            gate.shares.clear()  # the part of one pool would show how much the others used
         used = sum(share.used for share in gate.shares.values())
         return [
             self._pool_row(gate, name, used, *waiting.get(name, (0, 0, None)))
-            for name in sorted({DEFAULT, *self._pools.named, *gate.held, *waiting})
-            # A pool that projects share would show one of them what the others do.
-            if only() in (None, self._pools.of(name).project)
+            for name in sorted({DEFAULT, *self.known_pools.named, *gate.held, *waiting})
         ]
 
     def _pool_row(self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None) -> PoolRow:
-        pool, share = self._pools.of(name), gate.share(name)
+        known, share = self.known_pools, gate.share(name)
         problem = None
-        if name != DEFAULT and name not in self._pools.named:
+        if self._pools.shut(name):
+            problem = (
+                f"all places are reserved for other pools: runs of {name} never begin; reserve fewer, or add places"
+            )
+        elif name != DEFAULT and name not in known.named:
             problem = (
                 f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add it again, or give them another"
             )
@@ -173,7 +191,8 @@ class PoolStore(StorePart):
             )
         return PoolRow(
             name=name,
-            **asdict(pool),
+            # What its own runs hold is not compared with a limit that holds for all projects together.
+            **asdict(known.of(name)) | ({} if self._pools.told(name) else {"max": None}),
             in_use=gate.holds(name).all,
             executing=gate.holds(name).executing,
             waiting_runs=runs,
@@ -186,30 +205,48 @@ class PoolStore(StorePart):
     def in_line(self, run_id: int) -> InLine | None:
         """Return the place of a run in the line of its pool; ``None``: it does not wait for one.
 
-        Also ``None`` for a caller of one project, if the pool is not of this project: the line shows other projects.
-        Raises nothing for an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are counted.
+        A caller of one project is told of its own runs alone; those of others count in ``about_s``. Raises nothing for
+        an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are counted.
         """
         p, now = pool_ticket.c, self._clock()
+        if not self._pools.counted:
+            return None
         with self._db.reading() as conn:
-            row = conn.execute(select(*_TICKET).where(p.run_id == run_id)).mappings().one_or_none()
+            row = conn.execute(_own(select(*_TICKET), p.run_id).where(p.run_id == run_id)).mappings().one_or_none()
             if row is None:
                 return None
             mine = made(Ticket, row)
-            if only() not in (None, self._pools.of(mine.pool).project):
-                return None
-            gate = _read_gate(conn, self._pools, now)
+            gate = held = _read_gate(conn, self._pools, now)
             urgent = and_(p.pool == mine.pool, p.priority < mine.priority)
             same = and_(p.pool == mine.pool, p.priority == mine.priority)
             older = and_(same, or_(p.since < mine.since, and_(p.since == mine.since, p.run_id < run_id)))
-            ahead = []
-            for kind in (urgent, older):
-                first = select(p.wanted).where(kind).limit(AHEAD_MAX).subquery("head")
-                ahead.append(int(conn.execute(select(func.coalesce(func.sum(first.c.wanted), 0))).scalar_one()))
-        held, share = gate.holds(mine.pool), gate.share(mine.pool)
-        rate = held.all / gate.hold_s(mine.pool)[mine.pool] if share.given >= 1 else 0.0
-        about_s = (sum(ahead) + 1) / rate if rate else None
-        most = self._pools.of(mine.pool).max
-        return InLine(mine.pool, held.all, most, mine.priority, ahead[0], ahead[1], about_s)
+
+            def ahead(query: Select[Any]) -> list[int]:
+                heads = [query.where(kind).limit(AHEAD_MAX).subquery("head") for kind in (urgent, older)]
+                sums = (select(func.coalesce(func.sum(one.c.wanted), 0)) for one in heads)
+                return [int(conn.execute(one).scalar_one()) for one in sums]
+
+            everybody = own = ahead(select(p.wanted))
+            if only() is not None:
+                held, own = _read_gate(conn, self._pools, now, own=True), ahead(_own(select(p.wanted), p.run_id))
+        name, pool = mine.pool, self._pools.of(mine.pool)
+        rate = gate.holds(name).all / gate.hold_s(name)[name] if gate.share(name).given >= 1 else 0.0
+        return InLine(
+            pool=name,
+            in_use=held.holds(name).all,
+            most=pool.max if self._pools.told(name) else None,
+            urgent=own[0],
+            older=own[1],
+            about_s=(sum(everybody) + 1) / rate if rate else None,
+            shut=self._pools.shut(name),
+            shared=not self._pools.told(name),
+        )
+
+
+def _own(query: Select[Any], run_id: ColumnElement[int]) -> Select[Any]:
+    """Limit a query to runs of the caller's project."""
+    mine = seen(run_history)
+    return query.join(run_history, run_history.c.run_id == run_id).where(*mine) if mine else query
 
 
 def _workflows(conn: Connection, run_ids: Sequence[int]) -> dict[int, str]:
@@ -243,7 +280,8 @@ def _gate(conn: Connection, pools: Pools, now: datetime) -> Iterator[Gate]:
     conn.execute(update(pool_gate).where(pool_gate.c.id == 1).values(state=_state(gate)))
 
 
-def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = False) -> Gate:
+def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = False, own: bool = False) -> Gate:
+    """Return the gate. ``own``: it holds what runs of the caller's project hold."""
     query = select(pool_gate.c.state).where(pool_gate.c.id == 1)
     state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     if state is None and lock:  # a manual edit removed the row
@@ -253,9 +291,8 @@ def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = Fa
     columns = (t.status, t.pool, t.priority)
     offered = and_(t.status == TaskStatus.QUEUED, t.offered_until >= now)
     for where in (t.status.in_(ACTIVE), offered):
-        for status, pool, priority, count in conn.execute(
-            select(*columns, func.count()).where(where).group_by(*columns)
-        ):
+        held = select(*columns, func.count()).where(where).group_by(*columns)
+        for status, pool, priority, count in conn.execute(_own(held, t.run_id) if own else held):
             name = pools.serving(pool or DEFAULT)
             if status in _EXECUTING:
                 gate.holds(name).executing += count

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from crawler_lifecycle.domain.projects import only
+from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.quotas import KINDS, WINDOW, Limit, Quotas, limits_of
 from crawler_lifecycle.domain.task import ALIVE, TaskStatus
 from crawler_lifecycle.store.base.outbox import outbox_counter
@@ -19,12 +20,19 @@ from .unit import BY_RUN
 
 
 def check_quotas(
-    conn: Connection, quotas: Quotas, run: Mapping[str, object], now: datetime, tasks: int, present: int | None = None
+    conn: Connection,
+    quotas: Quotas,
+    pools: Pools,
+    run: Mapping[str, Any],
+    now: datetime,
+    tasks: int,
+    present: int | None = None,
 ) -> None:
     """Raise ``QuotaReached`` or ``InvalidRequest`` unless the run may get ``tasks`` tasks more.
 
     ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other transactions that
-    count wait for the end of this one, so that together they cannot exceed it.
+    count wait for the end of this one, so that together they cannot exceed it. The error tells a caller of one project
+    nothing about the use of a pool by others.
     """
     limits = limits_of(quotas, run)
     for limit in limits:
@@ -34,21 +42,22 @@ def check_quotas(
     if counted:
         conn.execute(select(outbox_counter.c.seq).with_for_update())
     for limit in counted:
-        _counted(conn, limit, run, now).check(tasks, now)
+        told = limit.kind != "pool" or pools.told(run["pool"])
+        _counted(conn, limit, run, now).check(tasks, now, told=told)
 
 
 class QuotaStore(StorePart):
     """The use of quotas, for people."""
 
-    def quotas_of(self, run: Mapping[str, object]) -> list[Limit]:
+    def quotas_of(self, run: Mapping[str, Any]) -> list[Limit]:
         """Return the limits that hold for a run with these columns, with their use now.
 
         A caller of one project is not told the use of a pool that it shares with others.
         """
-        now, shared = self._clock(), only() not in (None, self._pools.of(str(run["pool"])).project)
+        now, told = self._clock(), self._pools.told(run["pool"])
         with self._db.reading() as conn:
             limits = limits_of(self._quotas, run)
-            return [one if shared and one.kind == "pool" else _counted(conn, one, run, now) for one in limits]
+            return [_counted(conn, one, run, now) if told or one.kind != "pool" else one for one in limits]
 
 
 def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: datetime) -> Limit:

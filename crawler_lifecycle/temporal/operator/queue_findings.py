@@ -36,16 +36,17 @@ class QueueFinding:
     cure: str | None = None
 
 
-def judged(queue: Queue, role: str, unreachable: str) -> QueueFinding:
+def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> QueueFinding:
     """Return a finding about the workers of a queue.
 
     ``role`` is the role of the workers that serve the queue. ``unreachable`` is the cure if the server does not
-    describe the queue.
+    describe the queue. ``told``: the text says how much work waits.
     """
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:
         return QueueFinding("bad", f"{what} cannot be described: {queue.problem}", unreachable)
-    waiting = f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if queue.backlog else ""
+    waiting = f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if told else ", work waits"
+    waiting = waiting if queue.backlog else ""
     ours = [one for one in queue.pollers if one.version == queue.current]
     number = sum(one.alive for one in ours)
     gone = min((one.seen_s for one in ours if not one.alive), default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -228,7 +229,8 @@ def test_the_line_is_told(pooled: World) -> None:
     assert [ask(pooled, one) for one in (*before, mine)] == [0, 0, 0]
     line = pooled.store.pools.in_line(mine.run_id)
     assert line is not None
-    assert (line.pool, line.in_use, line.max, line.urgent, line.older) == ("five", 5, 5, 2, 4)
+    assert (line.pool, line.in_use, line.most, line.urgent, line.older) == ("five", 5, 5, 2, 4)
+    assert not line.shared
     assert pooled.store.pools.in_line(first.run_id) is None
     assert pooled.store.pools.in_line(10**6) is None
     row = {one.name: one for one in pooled.store.pools.list_pools()}["five"]
@@ -326,18 +328,68 @@ def test_whoever_waits_when_all_pools_are_taken_away_is_called(pooled: World, st
         assert {row.name: row.waiting_runs for row in store.pools.list_pools()}["default"] == 0
 
 
-def test_a_caller_of_one_project_is_told_of_its_own_pools_alone(store_url: str, clock: Clock) -> None:
-    pools = Pools({"shared": Pool(max=1), "own": Pool(max=1, project="p"), "other": Pool(project="q")}, slots=8)
-    with closing(_opened(store_url, clock, pools)) as store:
+SHARING = Pools({"shared": Pool(max=2), "own": Pool(max=1, project="p"), "other": Pool(project="q")}, slots=8)
+
+
+def test_a_caller_of_one_project_is_told_of_its_own_runs_alone(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, SHARING)) as store:
         world = World(store, clock)
-        runs = {
-            name: [run(world, f"{name}-{n}", pool=name, project="p") for n in range(2)] for name in ("shared", "own")
-        }
-        assert [ask(world, one) for both in runs.values() for one in both] == [1, 0, 1, 0]
         with pytest.raises(InvalidRequest, match="the pools of this installation are default, own, shared"):
             run(world, "x", pool="other", project="p")
-        assert [row.name for row in store.pools.list_pools()] == ["default", "other", "own", "shared"]
+        of_own = [run(world, f"own-{n}", pool="own", project="p") for n in range(2)]
+        theirs = run(world, "theirs", tasks=5, pool="shared", project="q")
+        mine = run(world, "mine", tasks=2, pool="shared", project="p")
+        assert [ask(world, one) for one in (*of_own, theirs, mine)] == [1, 0, 2, 0]
+        for n, project in enumerate("qqp"):
+            assert ask(world, run(world, f"urgent-{n}", tasks=10 + n, pool="shared", project=project, priority=1)) == 0
+
+        def rows() -> dict[str, tuple[object, ...]]:
+            known = store.pools.list_pools()
+            return {one.name: (one.in_use, one.waiting_runs, one.waiting_tasks, one.share) for one in known}
+
+        assert {name: row[:3] for name, row in rows().items()} == {
+            **{"default": (0, 0, 0), "other": (0, 0, 0), "own": (1, 1, 1), "shared": (2, 5, 38)},
+        }
+        everybody, own = store.pools.in_line(mine.run_id), store.pools.in_line(of_own[1].run_id)
+        assert everybody is not None
+        assert (everybody.in_use, everybody.most, everybody.urgent, everybody.older) == (2, 2, 33, 3)
         with limited("p"):
-            assert [row.name for row in store.pools.list_pools()] == ["own"]
-            assert store.pools.in_line(runs["shared"][1].run_id) is None
-            assert store.pools.in_line(runs["own"][1].run_id) is not None
+            assert rows() == {"default": (0, 0, 0, None), "own": (1, 1, 1, None), "shared": (0, 2, 14, None)}
+            line = store.pools.in_line(mine.run_id)
+            assert line == replace(everybody, in_use=0, most=None, urgent=12, older=0, shared=True)
+            assert store.pools.in_line(of_own[1].run_id) == own, "a pool of its own"
+        with limited("q"):
+            assert [one.name for one in store.pools.list_pools()] == ["default", "other", "shared"]
+            assert store.pools.in_line(mine.run_id) is None
+
+
+def test_a_pool_that_gets_a_project_serves_runs_of_others_no_more(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, SHARING)) as store:
+        world = World(store, clock)
+        first, waits = run(world, "first", tasks=2, pool="shared"), run(world, "waits", pool="shared", project="q")
+        assert [ask(world, first), ask(world, waits)] == [2, 0]
+    now = Pools({"shared": Pool(max=2, project="p"), "a": Pool()}, slots=8)
+    with closing(_opened(store_url, clock, now)) as store:
+        world = World(store, clock)
+        store.pools.adopt()
+        with limited("p"):
+            assert {one.name: (one.in_use, one.waiting_runs) for one in store.pools.list_pools()}["shared"] == (0, 0)
+        assert called(world) == ["waits"]
+        assert ask(world, waits) == 1
+        with limited("q"):
+            shown = {one.name: (one.in_use, one.max, one.problem) for one in store.pools.list_pools()}
+        assert shown == {"a": (0, None, None), "default": (1, None, None)}
+
+
+def test_a_pool_for_which_no_place_is_left_says_so(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, Pools({"kept": Pool(reserved=4)}, slots=4))) as store:
+        world = World(store, clock)
+        fence = run(world, "r")
+        assert ask(world, fence) == 0
+        line = store.pools.in_line(fence.run_id)
+        assert line is not None
+        assert line.shut
+        problems = {row.name: row.problem for row in store.pools.list_pools()}
+        assert problems["kept"] is None
+        assert problems["default"] is not None
+        assert "runs of default never begin" in problems["default"]

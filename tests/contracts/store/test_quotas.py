@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import InvalidRequest, QuotaReached
 from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.quotas import KINDS
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import open_store
@@ -116,6 +117,22 @@ def test_what_can_never_fit_is_refused_for_good(store_url: str, clock: Clock, ki
         with pytest.raises(InvalidRequest, match="is 3, and it has 2: start fewer"):
             world.store.additions.add_tasks(run_id, "a1", [{}, {}])
         world.store.additions.add_tasks(run_id, "a2", [{}])
+
+
+def test_a_refusal_tells_a_project_nothing_about_the_use_of_others(store_url: str, clock: Clock) -> None:
+    for what, most in (("starts_per_hour", 2), ("live_tasks", 15)):
+        with quoted(store_url, clock, pool_slow={what: most}) as world:
+            runs = [world.start(f"{what}-{n}", 3, pool="slow") for n in range(2)]  # of project default
+            with pytest.raises(QuotaReached, match=rf"^quota {what} of pool slow: \d+ of {most} in use") as told:
+                world.start(f"{what}-9", 4, pool="slow")
+            with limited("default"), pytest.raises(QuotaReached) as refused:
+                world.start(f"{what}-9", 4, pool="slow")
+            said = f"quota {what} of pool slow: no room for this now; try again in 60 s"
+            assert (str(refused.value), refused.value.retry_after_s) == (said, 60)
+            assert str(told.value) != said
+            if what == "live_tasks":  # a crawler sees all projects, as its token is of none
+                with pytest.raises(QuotaReached, match=r"^quota live_tasks of pool slow: no room for"):
+                    world.store.additions.add_tasks(runs[0], "a", [{}] * 4)
 
 
 def test_added_tasks_count_for_the_token_that_started_the_run(store_url: str, clock: Clock) -> None:

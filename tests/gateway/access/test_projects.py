@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -18,9 +19,12 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.projects import limited, only
+from crawler_lifecycle.domain.quotas import Quotas
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.cursors import encode
@@ -30,9 +34,12 @@ from crawler_lifecycle.gateway.page.parts.forms import Once, Outcome
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Ticket
-from tests.gateway.gateway_world import World
+from crawler_lifecycle.store import open_store
+from crawler_lifecycle.temporal.operator.task_queues import Queue
+from tests.gateway.gateway_world import Clock, World
 from tests.gateway.keys import Keys
 from tests.gateway.served import events, metric, served, take, until
+from tests.support.databases import make_tables
 from tests.support.fakes.logs import FakeLogs
 
 #: The numbers of everything of project a begin here, so that one of them is found in any answer.
@@ -47,6 +54,7 @@ OF_A: Mapping[str, object] = {
     **{"run_id": RUN, "manager_id": MANAGER, "id": GRAPH, "name": NAME, "job": "zebra-request"},
     **{"index": 0, "attempt": 1, "page": 0, "project": "default", "spider": "plain"},
 }
+OF_B = OF_A | {"run_id": 1, "manager_id": 1, "id": "okapi-graph", "name": "okapi", "job": "okapi-request"}
 #: The parameters that name something; the others only say more about it.
 NAMING = {"run_id", "manager_id", "id", "name", "job"}
 QUERIES: Mapping[str, Mapping[str, object]] = {
@@ -84,13 +92,31 @@ PUTS = {"putSchedule", "putWebhook"}
 STREAMS = {"streamEvents", "streamPage"}
 #: Headers that differ from answer to answer.
 VARY = {"x-request-id", "content-length", "set-cookie"}
+#: Keys of forms; and the number of the newest event, which is of the installation (docs/security.md).
+VARIES = re.compile(
+    r"\b[0-9a-f]{32}\b|(?<=name=.seen. value=.)\d+|(?<=seen=)[0-9a-f]{8}|(?<=_behind_events{project=.b.} )[\d.]+"
+)
 #: Answers of project a itself: there is nothing to read, though the thing is there.
 EMPTY = {"getFile", "showFile", "downloadArchive", "getStepResult", "getFeed"}
+
+
+#: A pool of project a, and one that both use. Every pool and project has quotas.
+POOLS = Pools({"quagga": Pool(max=9, project="a"), "herd": Pool(max=4)}, slots=20)
+QUOTAS: Quotas = {f"{kind}:*": {"starts_per_hour": 90, "live_tasks": 90} for kind in ("pool", "project")}
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
     return Keys(tmp_path, "a", "b")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    clock = Clock()
+    url = make_tables(f"sqlite:///{tmp_path}/runs.db")
+    store = open_store(url, pool_size=30, clock=clock, pools=POOLS, quotas=QUOTAS)
+    yield World(store, clock)
+    store.close()
 
 
 class Bundles:
@@ -118,17 +144,21 @@ class Doors:
     def open(self) -> Any:
         return self.world.client(self.app())
 
-    def walk(self, who: str, *, only_get: bool = False) -> Iterator[tuple[str, str, Any]]:
+    def walk(
+        self, who: str, *, only_get: bool = False, of: Mapping[str, object] = OF_A
+    ) -> Iterator[tuple[str, str, Any]]:
         """Ask every route for what project a has, or will have. A new gateway has nothing in its memory."""
+        asks = json.dumps(QUERIES)
+        queries = json.loads(asks if of is OF_A else asks.replace(NAME, "okapi").replace(str(RUN), "1"))
         with self.open() as client:
             for pattern, methods, name in Operations(client.app)._known:  # type: ignore[arg-type]
                 if name in STREAMS or (only_get and "GET" not in methods):
                     continue
-                values = {one: str(OF_A[one]) for one in pattern.groupindex}
+                values = {one: str(of[one]) for one in pattern.groupindex}
                 [method] = methods - {"HEAD"}
                 path = _filled(pattern, values)
                 more: dict[str, Any] = {
-                    "params": QUERIES.get(name),
+                    "params": queries.get(name),
                     "json": BODIES.get(name),
                     "follow_redirects": False,
                 }
@@ -136,32 +166,55 @@ class Doors:
                     more["data"] = {**FORMS[name], **({"key": uuid.uuid4().hex} if "do" in FORMS[name] else {})}
                 yield name, f"{method} {path}", self.ask(client, who, method, path, **more)
 
-    def fill(self, who: str) -> None:
+    def number(self, first: int) -> None:
+        """Let the numbers of everything new come after this one."""
+        with self.world.store.database.writing() as conn:
+            for table in TABLES:
+                conn.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table})
+                row = {"name": table, "seq": first}
+                conn.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), row)
+
+    def fill(self, who: str, word: str = NAME) -> None:
         """Make one of each, with the word zebra wherever a person may write one."""
-        said = {"requested_by": NAME, "tags": [NAME], "parent": "zebra-parent"}
+        said = {"requested_by": word, "tags": [word], "parent": f"{word}-parent"}
+        own = {"pool": "quagga"} if word == NAME else {}
         with self.open() as client:
 
-            def send(method: str, path: str, body: Any) -> None:
+            def send(method: str, path: str, body: Any) -> Any:
                 answer = self.ask(client, who, method, path, json=body)
                 assert answer.status_code < 300, (path, answer.text)
+                return answer.json()
 
-            run = {"crawler": "plain", "args": {"page": NAME}, "flow_id": "zebra-flow", "request_id": "zebra-request"}
-            send("POST", "/v1/runs", run | said)
-            send("POST", "/v1/runs", run | said | {"request_id": "zebra-ended"})
-            send("POST", "/v1/managers", {"crawler": "plain", "name": NAME, "flow_id": "zebra-flow", **said})
-            send("POST", f"/v1/managers/{MANAGER}/jobs", {"jobs": [{"spider_args": {"page": NAME}}]})
-            send("POST", "/v1/graphs", {"id": GRAPH, "name": NAME, "steps": [STEP], **said})
-            send("PUT", f"/v1/schedules/{NAME}", SCHEDULE)
-            send("POST", f"/v1/schedules/{NAME}/trigger", None)
-            send("PUT", f"/v1/webhooks/{NAME}", WEBHOOK)
-            send("POST", f"/v1/webhooks/{NAME}/test", None)
-        self.logs.write(b"zebra\n", RUN)
-        self.world.claim(RUN)
-        self.world.deploy(RUN)
+            run = {"crawler": "plain", "args": {"page": word}, "flow_id": f"{word}-flow", **said}
+            main, ended, *herd = (
+                int(send("POST", "/v1/runs", {**run, "request_id": f"{word}-{name}", **more})["run_id"])
+                for name, more in (
+                    *(("request", own), ("ended", {})),
+                    *((f"herd-{n}", {"pool": "herd", "priority": 1, "tasks": [{}] * 3}) for n in range(2)),
+                )
+            )
+            manager = send(
+                "POST", "/v1/managers", {"crawler": "plain", "name": word, "flow_id": f"{word}-flow", **said}
+            )
+            jobs = {"jobs": [{"spider_args": {"page": word}, **own}]}
+            send("POST", f"/v1/managers/{manager['manager_id']}/jobs", jobs)
+            step, schedule, webhook = json.loads(json.dumps([STEP, SCHEDULE, WEBHOOK]).replace(NAME, word))
+            send("POST", "/v1/graphs", {"id": f"{word}-graph", "name": word, "steps": [step], **said})
+            send("PUT", f"/v1/schedules/{word}", schedule)
+            send("POST", f"/v1/schedules/{word}/trigger", None)
+            send("PUT", f"/v1/webhooks/{word}", webhook)
+            send("POST", f"/v1/webhooks/{word}/test", None)
+        self.logs.write(f"{word}\n".encode(), main)
+        for run_id in (main, *herd):
+            self.world.claim(run_id)
+            self.world.deploy(run_id)
         wrong = [Correction(CorrectionKind.KILLED, "PROCESSING", "FAILED")]
-        self.world.store.corrections.record_corrections(RUN, wrong)
-        self.world.claim(RUN + 1)
-        self.world.end(RUN + 1, RunStatus.COMPLETED)
+        self.world.store.corrections.record_corrections(main, wrong)
+        self.world.claim(ended)
+        self.world.end(ended, RunStatus.COMPLETED)
+        if word != NAME:
+            return
+        self.world.workflows.queues = [Queue(names.QUEUE_CLUSTER, "activities", backlog=RUN, backlog_age_s=9.0)]
         lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
         self.world.store.findings.note_findings([lost])
         with self.world.store.database.writing() as conn:  # the look at it is overdue
@@ -179,27 +232,35 @@ def _filled(pattern: re.Pattern[str], values: Mapping[str, str]) -> str:
 
 @pytest.fixture
 def doors(world: World, keys: Keys) -> Doors:
-    with world.store.database.writing() as conn:
-        for table in TABLES:
-            conn.execute(
-                sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), {"name": table, "seq": FIRST}
-            )
-    return Doors(world, keys, FakeLogs())
+    found = Doors(world, keys, FakeLogs())
+    found.number(FIRST)
+    world.workflows.queues = [Queue(names.QUEUE_CLUSTER, "activities", backlog=1, backlog_age_s=2.0)]
+    return found
 
 
 def told(answer: Any) -> tuple[object, ...]:
     """Everything that an answer says, without names that are made anew for each."""
     heads = sorted((name, value) for name, value in answer.headers.items() if name not in VARY)
-    return answer.status_code, heads, re.sub(r"\b[0-9a-f]{32}\b", "KEY", answer.text)
+    return answer.status_code, heads, VARIES.sub("KEY", answer.text)
 
 
 def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Doors) -> None:
-    """Each route, as the table has it, is asked for everything of project a: before it is there, and afterwards."""
+    """Each route, as the table has it, is asked for everything of project a: before it is there, and afterwards. So is
+    each that reads, for what project b has itself.
+    """
+    doors.number(0)
+    doors.fill("b-admin", "okapi")
+    doors.number(FIRST)
     before = {name: (asked, told(answer)) for name, asked, answer in doors.walk("b-admin")}
     assert set(before) | STREAMS == set(ACCESS)
+    own = {name: (asked, told(answer)) for name, asked, answer in doors.walk("b-admin", only_get=True, of=OF_B)}
     doors.fill("a-admin")
+    for name, asked, answer in doors.walk("b-admin", only_get=True, of=OF_B):
+        assert (asked, told(answer)) == own[name], name
+        assert not re.search("zebra|quagga", answer.text), name
     for name, asked, answer in doors.walk("b-admin"):
         assert (asked, told(answer)) == before[name], name
+        assert "quagga" not in answer.text, name
         named = any(str(OF_A[one]) in asked for one in NAMING)
         if named and name not in PUTS | {"getAsset"}:
             assert answer.status_code == 404, (name, answer.status_code, answer.text)
@@ -208,6 +269,7 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Door
     everything = {name for name, access in ACCESS.items() if access.everything}
     assert missing <= EMPTY | everything | {"showLogin", "getAsset", "readyz"}, missing
     assert f"run {RUN}" in mine["getHealth"].text, "its look is overdue"
+    assert "nobody polls crawler-lifecycle-cluster (activities), work waits" in mine["getHealth"].text
     uids = [doors.world.run(RUN).run_uid, doors.world.manager(MANAGER).manager_uid]
     assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), "they would be found"
 

@@ -103,7 +103,11 @@ def _catalogue(settings: Settings) -> list[CrawlerDefinition]:
 def pool_lines(rows: Sequence[PoolRow], known: Pools, crawlers: Sequence[CrawlerDefinition]) -> list[Line]:
     """Return a finding for each pool that the settings do not have, or one finding about their use."""
     cure = "add the pool to LIFECYCLE_POOLS of all processes"
-    lines = [warn("pools", row.problem, cure) for row in rows if row.problem is not None]
+    lines = [
+        warn("pools", row.problem, "correct LIFECYCLE_POOLS of all processes")
+        for row in rows
+        if row.problem is not None
+    ]
     for crawler in crawlers:
         try:
             known.check(crawler.pool)

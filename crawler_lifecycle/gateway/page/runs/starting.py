@@ -40,7 +40,6 @@ _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 
 def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
     """Add the routes that show and receive the form."""
-    pools = store.pools.known_pools
 
     @app.get("/runs/new", operation_id="showStart", include_in_schema=False)
     async def show_start(
@@ -85,6 +84,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
             away = str(error)
         values: dict[str, Any] = {"known": sorted(known), "crawler": known.get(given.get("crawler", ""))}
         values |= {"away": away or crawlers.note(), "wrong": problem and _wrong(problem)}
+        pools = store.pools.known_pools
         values |= {"pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else []}
         # A refused form keeps its key: it started nothing, and a double click still starts only one run.
         key = given.get("key") or uuid.uuid4().hex
