@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+
+import httpx
 
 from tools.faults.oracle import Fault
 from tools.faults.parts import children, listens, stat
@@ -89,7 +92,7 @@ class Faults:
             kinds = {
                 "refuse": PROXIED, "reset": PROXIED, "latency": PROXIED, "black hole": PROXIED, "cut": PROXIED,
                                 "kill": (*OURS, *SERVERS, "crawler"), "freeze": (*OURS, *SERVERS[:3], "crawler"),
-                "disk full": ("tasks",),
+                "disk full": ("tasks",), "away": ("all of ours",), "clock": ("gateway-2", "worker-2"),
             }  # fmt: skip
             for kind, whom in kinds.items():
                 chosen = [one for one in whom if self.only in f"{kind} of {one}"]
@@ -232,6 +235,38 @@ class Faults:
             other = self._to_crawler(strike.label, number, seconds)
             strike.count, strike.heal, strike.until = other.count, other.heal, other.until
 
+    def _away(self, label: str, whom: str) -> Strike:
+        """Nothing of ours is up for a while, and everything comes back at once."""
+        parts = [self.world.parts[name] for name in OURS]
+        dead = sum(part.kill() for part in parts)
+        for part in parts:
+            part.tick()
+            part.wanted = False
+
+        def heal() -> None:
+            for part in parts:
+                part.wanted = True
+            for part in parts:
+                part.wait_ready()
+
+        count = lambda did: did.update({"processes dead": dead})  # noqa: E731
+        return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)
+
+    def _clock(self, label: str, whom: str) -> Strike:
+        """The wall clock of one process jumps, and comes back. Counted by the date of its own answers."""
+        by = self.dice.choice((-600, -3, 3, 600))
+        file, url = self.world.clock(whom), f"http://127.0.0.1:{self.world.port(whom)}/healthz"
+        file.write_text(f"{by:+d}\n")
+
+        def count(did: dict[str, float]) -> None:
+            with suppress(httpx.HTTPError, KeyError):
+                told = httpx.get(url, timeout=5, trust_env=False).headers["date"]
+                off = parsedate_to_datetime(told).timestamp() - time.time()
+                if abs(off - by) < 2:
+                    did[f"answers dated {by:+d} s"] = did.get(f"answers dated {by:+d} s", 0) + 1
+
+        return Strike(label, time.time() + self.dice.uniform(10, 20), lambda: _write(file, "+0\n"), count)
+
     # --- the disk ----------------------------------------------------------------------------------------------------
 
     def _disk_full(self, label: str, whom: str) -> Strike:
@@ -260,6 +295,10 @@ class Faults:
 @dataclass
 class _Disk(Strike):
     healed: bool = False
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
 
 
 def _lives(pid: int, start: int) -> bool:
