@@ -106,7 +106,7 @@ class Faults:
         """A fault of a proxy. ``how`` it counts: connections that ``ended``, or bytes that ``came`` or ``passed``."""
         proxies = self.world.proxies
         last = proxies.connections(whom)
-        ended = grown = 0
+        ended, grown, before = 0, 0, proxies.through(whom)
 
         def count(did: dict[str, float]) -> None:
             nonlocal last, ended, grown
@@ -117,6 +117,8 @@ class Faults:
                 grown += max(0, came - old[0]) + (max(0, went - old[1]) if how == "passed" else 0)
             last = now
             did[what] = ended if how == "ended" else grown
+            if how == "ended":
+                did["bytes in ended connections"] = proxies.through(whom) - before
 
         begin()
         return Strike(label, time.time() + seconds, lambda: proxies.heal(whom), count)

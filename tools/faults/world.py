@@ -151,7 +151,9 @@ class World:
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
         api = f"http://127.0.0.1:{port('toxiproxy')}"
         toxiproxy = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port("toxiproxy"))]
-        self._part("toxiproxy", toxiproxy, self.clean, answers(f"{api}/version")).wait_ready()
+        toxiproxy.append("-proxy-metrics")
+        quiet = self.clean | {"LOG_LEVEL": "warn"}
+        self._part("toxiproxy", toxiproxy, quiet, answers(f"{api}/version")).wait_ready()
         self.proxies = Proxies(api)
         for name in PROXIED:
             self.proxies.add(name, port(f"proxy of {name}"), port(name))
