@@ -36,6 +36,7 @@ class Load:
         self.runs: dict[int, bool] = {}
         """Runs that were answered for, and whether one of their tasks is endless."""
         self.wanted: dict[str, str] = {}
+        self._stopped: list[int] = []
         self.schedule = (0.0, 0.0, 0.0)
         self._count, self._lock = 0, threading.Lock()
         self._pool = ThreadPoolExecutor(32)
@@ -146,11 +147,13 @@ class Load:
     def _stop(self) -> None:
         if run_id := self._some():
             self._count += 1
+            self._stopped.append(run_id)
             body = {"requested_by": "faults", "force": self.dice.random() < 0.25}
             self._ask("stop", f"stop-{self._count}", f"/v1/runs/{run_id}/stop", body, run_id=run_id)
 
     def _resume(self) -> None:
-        if run_id := self._some():
+        if self._stopped:  # mostly one that had the time to end
+            run_id = self._stopped.pop(0)
             self._count += 1
             self._ask("resume", f"resume-{self._count}", f"/v1/runs/{run_id}/resume", {}, run_id=run_id)
 

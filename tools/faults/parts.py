@@ -121,7 +121,7 @@ class Part:
 
 
 class Proxies:
-    """toxiproxy's API, and what went through it: counted by the kernel in the sockets of its listeners, and by itself."""
+    """toxiproxy's API, and what went through it: counted by the kernel in its sockets, and by itself."""
 
     def __init__(self, url: str) -> None:
         self.ports: dict[str, int] = {}
