@@ -82,7 +82,7 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
         time.sleep(0.1)
     faults.finish()
     for name in world.parts:
-        world.parts[name].wait_ready()
+        world.parts[name].wait_ready(world.tick)
     world.say("the faults are over")
     load.finish()
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=settle(world))

@@ -183,7 +183,7 @@ class Faults:
 
         def heal() -> None:
             part.wanted = True
-            part.wait_ready()
+            part.wait_ready(self.world.tick)
 
         return Strike(label, time.time() + away, heal, lambda did: did.update({"processes dead": dead}))
 
@@ -205,7 +205,7 @@ class Faults:
             for pid in reversed(pids):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-            part.wait_ready()
+            part.wait_ready(self.world.tick)
 
         strike = Strike(label, began + seconds, heal, count)
         return strike
@@ -249,7 +249,7 @@ class Faults:
             for part in parts:
                 part.wanted = True
             for part in parts:
-                part.wait_ready()
+                part.wait_ready(self.world.tick)
 
         count = lambda did: did.update({"processes dead": dead})  # noqa: E731
         return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)

@@ -208,6 +208,11 @@ def _as_told(e: Evidence) -> Iterator[str]:
         task = ends.get(one.name)
         if task is None or one.end is None or (one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last):
             continue
+        crossed = any(
+            a.kind == "stop" and a.sent - 3 < one.last < a.answered + 3 for a in e.asks if a.run_id == one.run_id
+        )
+        if crossed and task.status == "CANCELLED":  # a forced one may kill between the last word and the exit
+            continue
         finished = one.end.get("code") == 0 and one.end.get("reason") == "finished"
         if finished and task.status != "SUCCEEDED":
             yield f"task {one.name} told that it finished and is {task.status}, {task.outcome}: {one}"

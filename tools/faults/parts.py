@@ -79,11 +79,11 @@ class Part:
             )
         self.wanted, self.up_since, self._dead_at = True, time.monotonic(), 0.0
 
-    def wait_ready(self, seconds: float = READY_S) -> None:
+    def wait_ready(self, tick: Callable[[], None] | None = None, seconds: float = READY_S) -> None:
         """Until it works. What ends meanwhile is started again. Raises RuntimeError."""
         end = time.monotonic() + seconds
         while not self.ready():
-            self.tick()
+            (tick or self.tick)()
             if time.monotonic() > end:
                 tail = (self.folder / f"{self.name}.log").read_text(errors="replace")[-1500:]
                 raise RuntimeError(f"{self.name} is not ready after {seconds:g} s: {tail}")
