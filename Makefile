@@ -187,7 +187,7 @@ soak-pools: env
 
 # The bench: faults between real components, and an oracle without our code (docs/faults.md). Root, MariaDB, PostgreSQL 15.
 faults: fault-programs
-	@$(PY) -m tools.faults --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3) $(if $(ONLY),--only "$(ONLY)")
+	@$(PY) -m tools.faults --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3) $(if $(ONLY),--only "$(ONLY)") $(if $(LANDED),--landed $(LANDED))
 
 # toxiproxy and the production Temporal server, from pinned Go modules, into a cache folder outside of the tree.
 fault-programs: env

@@ -43,9 +43,16 @@ def honest() -> Evidence:
         events=[(1, 1), (2, 1)],
         told=[(1, 1), (2, 1), (2, 1)],
         archives={"s3://archive/1": 10},
-        processes=[process(), process(1), stopped()],
+        processes=[
+            replace(process(), args={"number": "g1"}),
+            replace(process(1, begin=T + 6, last=T + 8), args={"number": "g2"}),
+            stopped(),
+        ],
         asks=[Ask("start", "one", T - 1, T, 202, 1), Ask("start", "two", T - 1, T, 202, 2), stop()],
         seen=[Seen(T + 5 + n / 2, (1, 0, 1), "RUNNING", "over") for n in range(3)],
+        wanted={"g1": "", "g2": "g1"},
+        schedule=(T, T + 20, 15.0),
+        due=[(T + 5, "started", 1)],
         faults=[Fault("kill of worker-1", T + 20, T + 22, {"processes dead": 1})],
     )
 
@@ -134,11 +141,31 @@ LIES: dict[str, tuple[Forge, str]] = {
     "no event": (lambda e: e.events.remove((1, 1)), "run .1, 1. ended without an event"),
     "an event that nobody was told": (lambda e: e.told.remove((1, 1)), "the event of run .1, 1. .* was never told"),
     "stuck": (lambda e: e.left.append("run 1 is PROCESSING"), "90 s after the faults: run 1 is PROCESSING"),
+    "a job without a good end": (
+        lambda e: e.wanted.update({"m1": ""}),
+        "job m1 came to a good end 0 times",
+    ),
+    "a job done twice": (
+        lambda e: e.processes.append(replace(process(7), args={"number": "g1"})),
+        "job g1 came to a good end 2 times",
+    ),
+    "a step before its time": (
+        lambda e: _put(e.processes, 1, begin=T + 4),
+        "step g2 began before g1 had ended",
+    ),
+    "a due time without a line": (lambda e: e.due.clear(), "the schedule was due at 1000005, and has 0 lines"),
+    "a due time with two lines": (lambda e: e.due.append((T + 5, "skipped", None)), "and has 2 lines"),
+    "a due time that began nothing": (lambda e: _put_due(e, None), "says started, and its run is None"),
+    "a process that ended by itself": (lambda e: e.died.append("worker-1 ended"), "worker-1 ended"),
     "a fault that did nothing": (
         lambda e: _put(e.faults, 0, did={"processes dead": 0}),
         "the fault kill of worker-1 did nothing",
     ),
 }
+
+
+def _put_due(e: Evidence, target: int | None) -> None:
+    e.due[0] = (T + 5, "started", target)
 
 
 def _put(rows: list, at: int, **values: object) -> None:  # type: ignore[type-arg]

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from datetime import UTC
 from pathlib import Path
 
 import pymysql
@@ -26,6 +27,8 @@ OPEN = {
     "task {}/{}/{} is {}": f"{TASKS} WHERE status NOT IN {ENDED}",
     "run {}, attempt {}: its archive is not on record": "SELECT r.run_id, r.attempt FROM run_history r "
     "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL",
+    "manager {} is {}": f"SELECT flow_id, status FROM manager WHERE status NOT IN {OVER}",
+    "graph {} is {}": "SELECT graph_key, state FROM graph WHERE state IN ('draft', 'executing')",
     "the event {} to {} is {}: {}": "SELECT seq, sink, status, error FROM outbox_delivery WHERE status <> 'delivered'",
 }
 
@@ -54,6 +57,8 @@ def gather(world: World, evidence: Evidence) -> None:
     rows = sql(TASKS.replace("status", "status, outcome"))
     evidence.tasks = [Task((r, i, a), status, outcome) for r, i, a, status, outcome in rows]
     evidence.exports = [(*row,) for row in sql("SELECT run_id, attempt, status, url FROM export_record")]
+    lines = sql("SELECT due_at, decision, target_id FROM schedule_due")
+    evidence.due = [(at.replace(tzinfo=UTC).timestamp(), decision, target) for at, decision, target in lines]
     evidence.events = [(*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")]
     for line in (world.folder / "events.jsonl").read_text().splitlines():
         with suppress(ValueError):  # a writer that died leaves half a line
@@ -77,7 +82,7 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
         time.sleep(0.1)
     faults.finish()
     for name in world.parts:
-        world.parts[name].wait_ready()
+        world.parts[name].wait_ready(world.tick)
     world.say("the faults are over")
     load.finish()
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=settle(world))
@@ -85,9 +90,10 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
     sampler.stop()
     gather(world, evidence)
     evidence.asks, evidence.seen = load.asks, sampler.untrue
+    evidence.wanted, evidence.schedule = load.wanted, load.schedule
     for name in OURS:  # only the bench kills
         died = [code for _, code in world.parts[name].deaths if code != -signal.SIGKILL]
-        evidence.plans += [f"{name} ended by itself with {code}" for code in died]
+        evidence.died += [f"{name} ended by itself with {code}" for code in died]
     return evidence
 
 
@@ -97,6 +103,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of database'")
     parser.add_argument("--folder", type=Path, help="where it lives; kept")
+    parser.add_argument("--landed", default="", help="a commit: one gateway and one worker are of that build")
     chosen = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -106,7 +113,7 @@ def main() -> int:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     try:
-        with World.up(say, chosen.folder) as world:
+        with World.up(say, chosen.folder, chosen.landed) as world:
             say(f"seed {chosen.seed}: everything is up after {time.time() - began:.0f} s, in {world.folder}")
             evidence = play(world, chosen.seed, chosen.minutes, chosen.only)
             folder = world.folder
@@ -122,7 +129,7 @@ def main() -> int:
     verdict = f"{len(wrong)} violations" if wrong else "nothing untrue, lost, doubled or stuck"
     print(f"seed {chosen.seed}, {len(evidence.faults)} faults: {verdict}")
     if wrong:
-        again = f"make faults SEED={chosen.seed} MINUTES={chosen.minutes:g}"
+        again = f"make faults SEED={chosen.seed} MINUTES={chosen.minutes:g} ONLY='{chosen.only}' LANDED={chosen.landed}"
         print(f"logs, journals and the tasks' folders: {folder}; the same again: {again}")
     elif chosen.folder is None:
         shutil.rmtree(folder, ignore_errors=True)

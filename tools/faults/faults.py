@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+
+import httpx
 
 from tools.faults.oracle import Fault
 from tools.faults.parts import children, listens, stat
@@ -89,7 +92,7 @@ class Faults:
             kinds = {
                 "refuse": PROXIED, "reset": PROXIED, "latency": PROXIED, "black hole": PROXIED, "cut": PROXIED,
                                 "kill": (*OURS, *SERVERS, "crawler"), "freeze": (*OURS, *SERVERS[:3], "crawler"),
-                "disk full": ("tasks",),
+                "disk full": ("tasks",), "away": ("all of ours",), "clock": ("gateway-2", "worker-2"),
             }  # fmt: skip
             for kind, whom in kinds.items():
                 chosen = [one for one in whom if self.only in f"{kind} of {one}"]
@@ -103,7 +106,7 @@ class Faults:
         """A fault of a proxy. ``how`` it counts: connections that ``ended``, or bytes that ``came`` or ``passed``."""
         proxies = self.world.proxies
         last = proxies.connections(whom)
-        ended = grown = 0
+        ended, grown, before = 0, 0, proxies.through(whom)
 
         def count(did: dict[str, float]) -> None:
             nonlocal last, ended, grown
@@ -114,6 +117,8 @@ class Faults:
                 grown += max(0, came - old[0]) + (max(0, went - old[1]) if how == "passed" else 0)
             last = now
             did[what] = ended if how == "ended" else grown
+            if how == "ended":
+                did["bytes in ended connections"] = proxies.through(whom) - before
 
         begin()
         return Strike(label, time.time() + seconds, lambda: proxies.heal(whom), count)
@@ -178,7 +183,7 @@ class Faults:
 
         def heal() -> None:
             part.wanted = True
-            part.wait_ready()
+            part.wait_ready(self.world.tick)
 
         return Strike(label, time.time() + away, heal, lambda did: did.update({"processes dead": dead}))
 
@@ -200,7 +205,7 @@ class Faults:
             for pid in reversed(pids):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-            part.wait_ready()
+            part.wait_ready(self.world.tick)
 
         strike = Strike(label, began + seconds, heal, count)
         return strike
@@ -232,6 +237,38 @@ class Faults:
             other = self._to_crawler(strike.label, number, seconds)
             strike.count, strike.heal, strike.until = other.count, other.heal, other.until
 
+    def _away(self, label: str, whom: str) -> Strike:
+        """Nothing of ours is up for a while, and everything comes back at once."""
+        parts = [self.world.parts[name] for name in OURS]
+        dead = sum(part.kill() for part in parts)
+        for part in parts:
+            part.tick()
+            part.wanted = False
+
+        def heal() -> None:
+            for part in parts:
+                part.wanted = True
+            for part in parts:
+                part.wait_ready(self.world.tick)
+
+        count = lambda did: did.update({"processes dead": dead})  # noqa: E731
+        return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)
+
+    def _clock(self, label: str, whom: str) -> Strike:
+        """The wall clock of one process jumps, and comes back. Counted by the date of its own answers."""
+        by = self.dice.choice((-600, -3, 3, 600))
+        file, url = self.world.clock(whom), f"http://127.0.0.1:{self.world.port(whom)}/healthz"
+        file.write_text(f"{by:+d}\n")
+
+        def count(did: dict[str, float]) -> None:
+            with suppress(httpx.HTTPError, KeyError):
+                told = httpx.get(url, timeout=5, trust_env=False).headers["date"]
+                off = parsedate_to_datetime(told).timestamp() - time.time()
+                if abs(off - by) < 2:
+                    did[f"answers dated {by:+d} s"] = did.get(f"answers dated {by:+d} s", 0) + 1
+
+        return Strike(label, time.time() + self.dice.uniform(10, 20), lambda: _write(file, "+0\n"), count)
+
     # --- the disk ----------------------------------------------------------------------------------------------------
 
     def _disk_full(self, label: str, whom: str) -> Strike:
@@ -260,6 +297,10 @@ class Faults:
 @dataclass
 class _Disk(Strike):
     healed: bool = False
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
 
 
 def _lives(pid: int, start: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +22,8 @@ ASKS_S = 120.0
 PACE_S = 2.0
 #: A crawl that only a stop ends. All of them are stopped in the end.
 ENDLESS = 3600.0
+SCHEDULE, EVERY = "faults", 15.0
+SCHEDULED = {"run": {"crawler": "soak", "poll_minutes": [0.1]}, "every_s": EVERY, "overlap": "allow", "catch_up_s": 600}
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
 
 
@@ -32,7 +35,10 @@ class Load:
         self.asks: list[Ask] = []
         self.runs: dict[int, bool] = {}
         """Runs that were answered for, and whether one of their tasks is endless."""
-        self._count, self._lock, self._over = 0, threading.Lock(), threading.Event()
+        self.wanted: dict[str, str] = {}
+        self._stopped: list[int] = []
+        self.schedule = (0.0, 0.0, 0.0)
+        self._count, self._lock = 0, threading.Lock()
         self._pool = ThreadPoolExecutor(32)
         self._next = 0.0
 
@@ -41,31 +47,35 @@ class Load:
         if time.time() < self._next:
             return
         self._next = time.time() + self.dice.expovariate(1 / PACE_S)
-        what = self.dice.choices((self._start, self._stop, self._resume), (10, 4, 3))[0]
-        what()
+        if not self._count:
+            self._ask("schedule", "on", f"/v1/schedules/{SCHEDULE}", SCHEDULED, method="PUT")
+        kinds = (self._start, self._stop, self._resume, self._manage, self._graph)
+        self.dice.choices(kinds, (10, 4, 3, 0.6, 0.6))[0]()
 
     def finish(self) -> None:
         """Stop what is endless; back when everything that was asked for is answered, or given up."""
+        self._ask("schedule", "off", f"/v1/schedules/{SCHEDULE}", None, method="DELETE")
         for run_id, endless in dict(self.runs).items():
             if endless:
-                self._ask("stop", f"last-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id)
+                self._ask("stop", f"last-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id=run_id)
         self._pool.shutdown(wait=True)
         late = [run_id for run_id, endless in self.runs.items() if endless]
         self._pool = ThreadPoolExecutor(32)
         for run_id in late:  # a resume may have crossed the stop
-            self._ask("stop", f"late-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id)
+            self._ask("stop", f"late-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id=run_id)
         self._pool.shutdown(wait=True)
 
-    def _ask(self, kind: str, key: str, path: str, body: Any, run_id: int | None = None, endless: bool = False) -> None:
+    def _ask(self, kind: str, key: str, path: str, body: Any, **more: Any) -> None:
         order = [self.dice.choice(GATEWAYS) for _ in range(200)]
-        self._pool.submit(self._until_told, kind, key, path, body, run_id, endless, order)
+        self._pool.submit(self._until_told, order, kind, key, path, body, **more)
 
     def _until_told(
-        self, kind: str, key: str, path: str, body: Any, run_id: int | None, endless: bool, order: list[str]
-    ) -> None:
+        self, order: list[str], kind: str, key: str, path: str, body: Any, *, run_id: int | None = None,
+        endless: bool = False, method: str = "POST", then: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:  # fmt: skip
         sent, status = time.time(), None
         for gateway in order:
-            status, told = self.world.ask(gateway, "POST", path, body, key)
+            status, told = self.world.ask(gateway, method, path, body, key)
             if (status is not None and status < 500 and status != 429) or time.time() > sent + ASKS_S:
                 break
             time.sleep(1.0)
@@ -74,6 +84,11 @@ class Load:
                 run_id = int(told["run_id"])
                 self.runs[run_id] = endless
             self.asks.append(Ask(kind, key, sent, time.time(), status, run_id))
+            if kind == "schedule" and self.asks[-1].accepted:
+                on = (time.time(), 0.0, EVERY) if key == "on" else (self.schedule[0], sent, EVERY)
+                self.schedule = on if on[0] else self.schedule
+        if then and status is not None and status < 300:
+            then(told)
 
     def _start(self) -> None:
         self._count += 1
@@ -90,6 +105,40 @@ class Load:
             seconds = ENDLESS
         return {"seconds": str(round(seconds, 1)), "how": how}
 
+    def _manage(self) -> None:
+        """A manager with jobs of its own, each of which shall come to a good end once."""
+        self._count += 1
+        key, jobs = f"manager-{self._count}", [f"m{self._count}-{n}" for n in range(self.dice.randint(2, 6))]
+        args = [{"seconds": str(round(self.dice.uniform(0.2, 6), 1)), "number": number} for number in jobs]
+        page = {"jobs": [{"spider_args": one} for one in args], "seal": True}
+        body = {"crawler": "soak", "name": "faults", "flow_id": key, "options": {"max_running": 2, "retries": 2}}
+
+        def began(told: dict[str, Any]) -> None:
+            path = f"/v1/managers/{told['manager_id']}/jobs"
+            self._until_told([*GATEWAYS] * 60, "jobs", f"{key}-jobs", path, page, then=wanted)
+
+        def wanted(told: dict[str, Any]) -> None:
+            self.wanted |= dict.fromkeys(jobs, "")
+
+        self._ask("manager", key, "/v1/managers", body, then=began)
+
+    def _graph(self) -> None:
+        """A chain of crawls."""
+        self._count += 1
+        names = [f"g{self._count}-{n}" for n in range(self.dice.randint(2, 4))]
+        steps = [
+            {
+                "path": name, "kind": "crawl", "deps": [before] if before else [],
+                "job": {"crawler": "soak", "args": {"number": name, "seconds": str(self.dice.randint(0, 5))}},
+            }
+            for before, name in zip(["", *names], names, strict=False)
+        ]  # fmt: skip
+
+        def wanted(told: dict[str, Any]) -> None:
+            self.wanted |= dict(zip(names, ["", *names], strict=False))
+
+        self._ask("graph", f"graph-{self._count}", "/v1/graphs", {"steps": steps}, then=wanted)
+
     def _some(self) -> int | None:
         with self._lock:
             known = sorted(self.runs)
@@ -98,13 +147,15 @@ class Load:
     def _stop(self) -> None:
         if run_id := self._some():
             self._count += 1
+            self._stopped.append(run_id)
             body = {"requested_by": "faults", "force": self.dice.random() < 0.25}
-            self._ask("stop", f"stop-{self._count}", f"/v1/runs/{run_id}/stop", body, run_id)
+            self._ask("stop", f"stop-{self._count}", f"/v1/runs/{run_id}/stop", body, run_id=run_id)
 
     def _resume(self) -> None:
-        if run_id := self._some():
+        if self._stopped:  # mostly one that had the time to end
+            run_id = self._stopped.pop(0)
             self._count += 1
-            self._ask("resume", f"resume-{self._count}", f"/v1/runs/{run_id}/resume", {}, run_id)
+            self._ask("resume", f"resume-{self._count}", f"/v1/runs/{run_id}/resume", {}, run_id=run_id)
 
 
 class Sampler(threading.Thread):

@@ -123,8 +123,14 @@ class Evidence:
     settled: bool = True
     left: list[str] = field(default_factory=list)
     """What was still open so long after the faults."""
-    plans: list[str] = field(default_factory=list)
-    """What the judges of managers, graphs, schedules and webhooks found."""
+    wanted: dict[str, str] = field(default_factory=dict)
+    """Jobs of accepted managers and steps of accepted graphs by their number: the one that ends before it begins."""
+    schedule: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Since when and until when a schedule surely was there, and its seconds."""
+    due: list[tuple[float, str, int | None]] = field(default_factory=list)
+    """When it was due, by its lines: with what became of that, and the run that it began."""
+    died: list[str] = field(default_factory=list)
+    """Processes of ours that ended, and nobody had killed them."""
 
     def label(self, at: float) -> str:
         """The fault in whose time a moment lies: the last one that began before it and is not made good yet."""
@@ -154,7 +160,8 @@ def judge(evidence: Evidence) -> list[str]:
         *_stops(evidence),
         *_delivered(evidence),
         *(f"{SETTLE_S:g} s after the faults: {one}" for one in evidence.left),
-        *evidence.plans,
+        *_planned(evidence),
+        *evidence.died,
         *(f"the fault {one.label} did nothing: {one.did}" for one in evidence.faults if not one.happened),
     ]
 
@@ -200,6 +207,11 @@ def _as_told(e: Evidence) -> Iterator[str]:
     for one in e.processes:
         task = ends.get(one.name)
         if task is None or one.end is None or (one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last):
+            continue
+        crossed = any(
+            a.kind == "stop" and a.sent - 3 < one.last < a.answered + 3 for a in e.asks if a.run_id == one.run_id
+        )
+        if crossed and task.status == "CANCELLED":  # a forced one may kill between the last word and the exit
             continue
         finished = one.end.get("code") == 0 and one.end.get("reason") == "finished"
         if finished and task.status != "SUCCEEDED":
@@ -271,6 +283,32 @@ def _delivered(e: Evidence) -> Iterator[str]:
     for run_id, attempt, status, url in e.exports:
         if status != "empty" and (status != "exported" or not e.archives.get(url or "")):
             yield f"the export of run {(run_id, attempt)} is {status}, and nothing lies at {url}"
+
+
+def _planned(e: Evidence) -> Iterator[str]:
+    """Each job and step came to its good end once, in order; each due time has one line, and began what it says."""
+    by_number: dict[str, list[Process]] = defaultdict(list)
+    for one in e.processes:
+        by_number[one.args.get("number", "")].append(one)
+    for number, before in e.wanted.items():
+        mine = by_number[number]
+        good = [one for one in mine if one.end and one.end.get("reason") == "finished"]
+        broken = any((one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last) for one in mine)
+        if len(good) > 1 or not (good or broken or before):
+            yield f"job {number} came to a good end {len(good)} times: {[str(one) for one in mine]}"
+        ended = [one.last for one in by_number[before] if before and one.end]
+        if before and mine and not (ended and min(ended) <= mine[0].begin):
+            yield f"step {number} began before {before} had ended: {mine[0]}"
+    since, until, every = e.schedule
+    if every:
+        lines, runs = Counter(round(at) for at, _, _ in e.due), {run.run_id for run in e.runs}
+        first = int(since // every + 1)
+        for due in (round(n * every) for n in range(first, int((until - 1) // every) + 1)):
+            if lines[due] != 1:
+                yield f"the schedule was due at {due}, and has {lines[due]} lines"
+        for at, decision, target in e.due:
+            if (decision == "started") != (target in runs):
+                yield f"the line of {at} says {decision}, and its run is {target}"
 
 
 def figure(e: Evidence) -> dict[str, dict[str, float]]:

@@ -79,11 +79,11 @@ class Part:
             )
         self.wanted, self.up_since, self._dead_at = True, time.monotonic(), 0.0
 
-    def wait_ready(self, seconds: float = READY_S) -> None:
+    def wait_ready(self, tick: Callable[[], None] | None = None, seconds: float = READY_S) -> None:
         """Until it works. What ends meanwhile is started again. Raises RuntimeError."""
         end = time.monotonic() + seconds
         while not self.ready():
-            self.tick()
+            (tick or self.tick)()
             if time.monotonic() > end:
                 tail = (self.folder / f"{self.name}.log").read_text(errors="replace")[-1500:]
                 raise RuntimeError(f"{self.name} is not ready after {seconds:g} s: {tail}")
@@ -121,7 +121,7 @@ class Part:
 
 
 class Proxies:
-    """toxiproxy's API, and what really went through it: counted by the kernel, in the sockets of its listeners."""
+    """toxiproxy's API, and what went through it: counted by the kernel in its sockets, and by itself."""
 
     def __init__(self, url: str) -> None:
         self.ports: dict[str, int] = {}
@@ -144,6 +144,14 @@ class Proxies:
         for toxic in self._http.get(f"/proxies/{name}/toxics").raise_for_status().json():
             self._http.delete(f"/proxies/{name}/toxics/{toxic['name']}").raise_for_status()
         self.enable(name, True)
+
+    def through(self, name: str) -> int:
+        """Bytes of clients in connections that have ended, also of those too short to be seen open."""
+        lines = self._http.get("/metrics").text.splitlines()
+        mine = [
+            line for line in lines if line.startswith("toxiproxy_proxy_received_bytes_total") and f'"{name}"' in line
+        ]
+        return sum(int(float(line.split()[-1])) for line in mine if 'direction="upstream"' in line)
 
     def connections(self, name: str) -> dict[str, tuple[int, int]]:
         """Open connections of clients: the bytes that came from each and that went to it."""

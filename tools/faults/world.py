@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import httpx
@@ -32,56 +33,20 @@ PG = Path("/usr/lib/postgresql/15/bin")
 #: The disk on which the tasks' folders lie.
 DISK = "96m"
 SLOTS = 12
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 OURS = ("scheduler", "gateway-1", "gateway-2", "worker-1", "worker-2")
 PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "gateway-2")
 #: What of the machine's environment would be settings of ours.
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
-TEMPORAL = """
-log: {{stdout: true, level: warn}}
-persistence:
-  defaultStore: default
-  visibilityStore: visibility
-  numHistoryShards: 4
-  datastores:
-    default: {{sql: {{{sql}, databaseName: temporal, maxConns: 20, maxIdleConns: 20}}}}
-    visibility: {{sql: {{{sql}, databaseName: temporal_visibility, maxConns: 4, maxIdleConns: 4}}}}
-global: {{membership: {{maxJoinDuration: 30s, broadcastAddress: 127.0.0.1}}}}
-services:
-  frontend: {{rpc: {{grpcPort: {temporal}, membershipPort: {m1}, bindOnLocalHost: true, httpPort: {http}}}}}
-  matching: {{rpc: {{grpcPort: {matching}, membershipPort: {m2}, bindOnLocalHost: true}}}}
-  history: {{rpc: {{grpcPort: {history}, membershipPort: {m3}, bindOnLocalHost: true}}}}
-  worker: {{rpc: {{grpcPort: {work}, membershipPort: {m4}, bindOnLocalHost: true}}}}
-clusterMetadata:
-  enableGlobalNamespace: false
-  failoverVersionIncrement: 10
-  masterClusterName: active
-  currentClusterName: active
-  clusterInformation:
-    active: {{enabled: true, initialFailoverVersion: 1, rpcName: frontend, rpcAddress: "127.0.0.1:{temporal}"}}
-dcRedirectionPolicy: {{policy: noop}}
-dynamicConfigClient: {{filepath: "{dynamic}", pollInterval: 10s}}
-"""
 DYNAMIC = "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
-CRAWLERS = """
-- name: soak
-  kind: command
-  project: {project}
-  command: ["python", "-S", "crawler.py"]
-  resumable: true
-  args:
-    journal: {{default: {journal}}}
-    seconds: {{default: "1"}}
-    how: {{default: finished}}
-    deaf: {{required: false}}
-    number: {{required: false}}
-"""
+ARGS = {"seconds": "1", "how": "finished"}
 
 
 class World:
     """Everything that is up. Parts are started by the main thread alone."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self.folder, self.say = folder, say
+    def __init__(self, folder: Path, say: Callable[[str], None], landed: Path | None) -> None:
+        self.folder, self.say, self.landed = folder, say, landed
         self.parts: dict[str, Part] = {}
         self.ports: dict[str, int] = {}
         self.journals, self.disk, self.logs = folder / "journals", folder / "disk", folder / "logs"
@@ -95,16 +60,24 @@ class World:
 
     @classmethod
     @contextmanager
-    def up(cls, say: Callable[[str], None], keep: Path | None = None) -> Iterator[World]:
-        """A world that is up; ended afterwards. The folder stays, without the data of the servers."""
+    def up(cls, say: Callable[[str], None], keep: Path | None, landed: str = "") -> Iterator[World]:
+        """A world that is up; ended afterwards. The folder stays, without the data of the servers.
+
+        ``landed``: the commit of another build, of which the second gateway and the second worker are.
+        """
         folder = keep or Path(tempfile.mkdtemp(prefix="faults-"))
         folder.mkdir(exist_ok=True, parents=True)
         folder.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
-        world = cls(folder, say)
+        world = cls(folder, say, folder / "landed" if landed else None)
         with ExitStack() as undo:
             undo.callback(world._end)
             for place in (world.journals, world.disk, world.logs):
                 place.mkdir()
+            if world.landed is not None:
+                world.landed.mkdir()
+                packed = ["git", "-C", str(ROOT), "archive", landed, "crawler_lifecycle", "workers"]
+                tar = subprocess.run(packed, capture_output=True, check=True).stdout
+                subprocess.run(["tar", "-x", "-C", str(world.landed)], input=tar, check=True)
             mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(world.disk)]
             subprocess.run(mount, check=True)
             undo.callback(subprocess.run, ["umount", "-l", str(world.disk)], check=True)
@@ -178,7 +151,9 @@ class World:
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
         api = f"http://127.0.0.1:{port('toxiproxy')}"
         toxiproxy = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port("toxiproxy"))]
-        self._part("toxiproxy", toxiproxy, self.clean, answers(f"{api}/version")).wait_ready()
+        toxiproxy.append("-proxy-metrics")
+        quiet = self.clean | {"LOG_LEVEL": "warn"}
+        self._part("toxiproxy", toxiproxy, quiet, answers(f"{api}/version")).wait_ready()
         self.proxies = Proxies(api)
         for name in PROXIED:
             self.proxies.add(name, port(f"proxy of {name}"), port(name))
@@ -233,7 +208,8 @@ class World:
         sql = f"{at}, password: none, connectProtocol: tcp"
         names = ("temporal", "http", "matching", "history", "work", "m1", "m2", "m3", "m4")
         places = {name: self.port(name) for name in names}
-        text = TEMPORAL.format(sql=sql, dynamic=config / "dynamic.yaml", **places)
+        model = Template(Path(__file__).with_name("temporal.yaml").read_text())
+        text = model.substitute(sql=sql, dynamic=config / "dynamic.yaml", **places)
         (config / "development.yaml").write_text(text)
         words = [str(programs / "temporal-server"), "--root", str(self.folder), "--config", "temporal", "--env"]
         words += ["development", "--allow-no-auth", "start"]
@@ -251,9 +227,11 @@ class World:
 
     def _services(self) -> None:
         proxy = {name: f"127.0.0.1:{self.port(f'proxy of {name}')}" for name in PROXIED}
-        crawlers, modules = self.folder / "crawlers.yaml", self.folder / "modules"
-        modules.mkdir()
-        crawlers.write_text(CRAWLERS.format(project=json.dumps(str(SOAK)), journal=json.dumps(str(self.journals))))
+        crawlers = self.folder / "crawlers.yaml"
+        args: dict[str, Any] = {name: {"default": value} for name, value in ARGS.items()}
+        args |= {"journal": {"default": str(self.journals)}, "number": {"required": False}}
+        entry = {"name": "soak", "kind": "command", "project": str(SOAK), "command": ["python", "-S", "crawler.py"]}
+        crawlers.write_text(json.dumps([entry | {"resumable": True, "args": args}]))
         self.env = self.clean | aws_environment(f"http://{proxy['s3']}") | {
             "TEMPORAL_ADDRESS": proxy["temporal"],
             "TEMPORAL_CONFIG_FILE": str(self.folder / "temporal.toml"),
@@ -276,10 +254,18 @@ class World:
         for name in OURS:
             self.parts[name].wait_ready()
 
-    def service(self, name: str, build: Path = ROOT) -> Part:
-        """Start one of ours, of the build in this folder."""
+    def clock(self, name: str) -> Path:
+        """The file that says by how much the clock of one of ours is off."""
+        return self.folder / f"clock of {name}"
+
+    def service(self, name: str) -> Part:
+        """Start one of ours. The second of two is of the build that landed, if one is given, and has its own clock."""
         verb = name.partition("-")[0]
-        env, port = self.env | {"PYTHONPATH": str(build)}, self.port(name)
+        env, port = dict(self.env), self.port(name)
+        if name.endswith("-2"):
+            self.clock(name).write_text("+0\n")
+            env |= {"LD_PRELOAD": FAKETIME, "FAKETIME_TIMESTAMP_FILE": str(self.clock(name)), "FAKETIME_NO_CACHE": "1"}
+            env |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": str(self.landed or ROOT)}
         if verb == "gateway":
             env |= {"LIFECYCLE_GATEWAY__PORT": str(port)}
         elif verb == "worker":
