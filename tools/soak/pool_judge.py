@@ -19,9 +19,9 @@ from tools.soak.journal import Name, clock
 GRACE_S, RECOVERY_S = 12.0, 40.0
 #: The part of all begins that may come before a more urgent task which has waited longer than the grace, because of
 #: faults.
-LATE_MOST = 0.05
+LATE_MOST = 0.1
 #: How far a pool may be from its share: in a window without faults, and over the whole soak.
-CALM_SHARE, SOAK_SHARE = 0.2, 0.3
+CALM_SHARE, SOAK_SHARE = 0.25, 0.3
 #: The part of a window in which the pools must have waited, or it proves nothing.
 COVERED = 0.7
 #: Priorities beyond this one wait until the end of the load.
@@ -331,8 +331,10 @@ def figures(case: Case) -> str:
     raw, calm = max((each[1] for each in found), default=0.0), max((each[0] for each in found), default=0.0)
     begins, waited = [crawl.begin for crawl in case.crawls], sum(each[1] > GRACE_S for each in found)
     pause = max((b - a for a, b in pairwise(begins)), default=0.0)
+    used = sum(crawl.within([case.load]) for crawl in case.crawls) / (case.load[1] - case.load[0]) / case.slots
     lines = [
-        f"{len(case.orders)} runs, {len(case.crawls)} executions; the longest time without a begin: {pause:.1f} s",
+        f"{len(case.orders)} runs, {len(case.crawls)} executions, {used:.0%} of the slots in use; "
+        f"the longest time without a begin: {pause:.1f} s",
         f"at once, the most: {', '.join(told)}",
         f"order: {overtakes(case)} overtook older ones; {waited} began before a more urgent one that had waited over "
         f"{GRACE_S:g} s, at most {raw:.1f} s, without faults {calm:.1f} s",

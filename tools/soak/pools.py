@@ -37,21 +37,21 @@ from tools.soak.pool_judge import NORMAL, Case, Crawl, Fault, Order, Pool, figur
 from tools.soak.strikes import say, verdict
 from tools.soak.world import DURABLE, SoakWorld
 
-SLOTS = 10
-POOLS = {"capped": Pool(max=2, weight=4), "heavy": Pool(weight=3), "light": Pool(), "kept": Pool(reserved=2)}
+SLOTS = 8
+POOLS = {"capped": Pool(max=2, weight=4), "heavy": Pool(weight=2), "light": Pool(), "kept": Pool(reserved=2)}
 #: So many tasks wait in each pool all the while, so that an outage does not empty it. What waits at the end must end
 #: within the time that everything gets then.
-WAITING = {"capped": 4, "heavy": 10, "light": 5, "kept": 3}
+WAITING = {"capped": 3, "heavy": 7, "light": 4, "kept": 2}
 #: How long tasks take, and how often the pool with the reserve has nothing to do.
-SECONDS, RESTS_S = (4, 7, 10), 20.0
+SECONDS, RESTS_S = (6, 9, 12), 20.0
 WORKERS = ("worker", "worker-2")
 PARTS = ("worker", "gateway", "scheduler", "temporal", "database")
 KINDS = [f"{part} {how}" for part in PARTS for how in ("killed", "frozen")]
 #: Until then all slots are taken, and nobody begins because the machine is empty.
 FULL_S = 15.0
 #: Parts of the whole time: until here no fault and nothing urgent, the first storm, urgent runs and no fault, a storm.
-CALM, STORM, URGENT = 0.25, 0.5, 0.68
-STRIKES_S, URGENT_S, FROZEN_S, AWAY_S = (3.0, 9.0), (4.0, 9.0), (4.0, 15.0), 5.0
+CALM, STORM, URGENT = 0.3, 0.55, 0.7
+STRIKES_S, URGENT_S, FROZEN_S, AWAY_S = (5.0, 11.0), (5.0, 11.0), (4.0, 15.0), 5.0
 
 
 @dataclass
