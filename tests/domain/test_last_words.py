@@ -91,7 +91,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
         ("Value\0Error: N\0U\0L\u202e\x07!", "ValueError: NUL  !"),
         (log_tail("ok\nValueError: wide\n".encode("utf-16")), "ValueError: wide"),
         (log_tail("ValueError: wide".encode("utf-16-be")), "ValueError: wide"),
-        (log_tail(b"x" * 1_000_000), "x" * 16 * 1024),
+        (log_tail(b"x" * 1_000_000), "x" * 16_000),
     ],
 )
 def test_the_line_that_says_why(log: str, told: str | None) -> None:
