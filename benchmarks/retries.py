@@ -2,7 +2,8 @@
 
 ``soon`` evicts pods at random moments, one after the other, with a wait of 0: from the moment at which the API server
 showed the end to a watch of our own, to that at which it showed the Job of the next try. ``drained`` takes a third
-of the nodes out of use under a run of many tasks, and counts what the cluster has against what is on record.
+of the nodes out of use under a run of many tasks, each at a random moment of the run (``BENCHMARK_SEED``): while its
+tasks begin, and while they end. It holds what the cluster showed to our own watches against what is on record.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended, execut
 from tests.e2e.world import until
 
 EVICTIONS, NODES = int(os.environ.get("BENCHMARK_EVICTIONS", "60")), 9
-TASKS = int(os.environ.get("BENCHMARK_TASKS", "10000"))
+TASKS, SEED = int(os.environ.get("BENCHMARK_TASKS", "10000")), int(os.environ.get("BENCHMARK_SEED", "1"))
+#: The most tries of one task and of all together, by the usual policy.
+TRIES_MAX, BUDGET = 3, max(10, 2 * TASKS)
 REPAIR = {"key": "example.com/repair", "effect": "NoExecute", "value": "today"}
 AT_ONCE = 16
 #: Run, index and attempt.
@@ -39,7 +42,7 @@ Key = tuple[str, str, str]
 
 
 class Watches:
-    """When the API server showed the end of each pod, and each Job; and which pods execute."""
+    """When the API server showed the end of each pod, and each Job; which pods execute, and how they ended."""
 
     def __init__(self, made: BenchWorld) -> None:
         self._api = made.api
@@ -47,6 +50,7 @@ class Watches:
         self.there: dict[Key, float] = {}
         self.executing: dict[str, str | None] = {}
         """Node by name."""
+        self.begun, self.succeeded, self.interrupted = set[Key](), set[Key](), set[Key]()
         for of, path, see in ((Pod, made.api.pods_path(), self._pod), (Job, made.api.jobs_path(), self._job)):
             threading.Thread(target=self._watch, args=(of, path, see), daemon=True).start()
 
@@ -64,9 +68,15 @@ class Watches:
                 time.sleep(1)
 
     def _pod(self, pod: Pod, gone: bool) -> None:
+        key = _key(pod.metadata.labels)
+        if pod.status.phase == "Succeeded":
+            self.succeeded.add(key)
+        elif ended(pod) or gone:
+            self.interrupted.add(key)
         if ended(pod):
-            self.over.setdefault(_key(pod.metadata.labels), time.time())
+            self.over.setdefault(key, time.time())
         if executing(pod) and pod.metadata.deletion_timestamp is None and not gone:
+            self.begun.add(key)
             self.executing[pod.metadata.name] = pod.spec.node_name
         else:
             self.executing.pop(pod.metadata.name, None)
@@ -121,36 +131,75 @@ def soon(made: BenchWorld, seen: Watches) -> None:
 
 
 def drained(made: BenchWorld, seen: Watches) -> None:
-    """A third of the nodes leave, and come back when their pods have gone."""
+    """A third of the nodes leave, each at a moment of its own, and come back when their pods have gone."""
     assert made.cluster.kwok is not None
-    [run_id], nodes = _begin(made, seen, 1, TASKS), made.cluster.kwok.nodes[: NODES // 3]
-    pid, began = made.stack.pids["worker"], time.monotonic()
-    with _out_of_use(made, nodes):
-        until(lambda: not set(nodes) & set(seen.executing.values()), "drained nodes", 600)
-        until(lambda: len(seen.executing) == TASKS, "all tasks again", 3000)
-    took = time.monotonic() - began
-    _finish(made, seen, [run_id])
-    rows = made.query("SELECT COUNT(*), SUM(retry > 0) FROM task_history WHERE run_id = ?", run_id)
-    jobs = [key for key in seen.there if key[0] == str(run_id)]
-    tries = Counter(attempt for _, _, attempt in jobs)
+    dice = random.Random(SEED)
+    nodes = dice.sample(made.cluster.kwok.nodes, NODES // 3)
+    # Below 1: when so large a part of the tasks has begun; above: when so large a part of them has ended, too.
+    moments = sorted(dice.uniform(0, 2) for _ in nodes)
+    began = time.monotonic()
+    request = {"crawler": "leaves", "tasks": [{"args": {}}] * TASKS, "poll_minutes": [1]}
+    run_id, pid = int(made.gateway.start(request, uuid.uuid4().hex)["run_id"]), made.stack.pids["worker"]
+
+    def of_run(keys: set[Key]) -> set[str]:
+        return {index for run, index, _ in list(keys) if run == str(run_id)}
+
+    def take_out(node: str, moment: float) -> None:
+        keys, part = (seen.begun, moment) if moment < 1 else (seen.succeeded, moment - 1)
+        until(lambda: len(of_run(keys)) >= part * TASKS, f"moment {moment:.2f}", 3000)
+        at, on = time.monotonic() - began, len([name for name in seen.executing.values() if name == node])
+        with _out_of_use(made, node):
+            until(lambda: node not in seen.executing.values(), "a drained node", 600)
+        print(f"    {node} left at {moment:.2f} of the run, after {at:.0f} s, under {on} tasks", flush=True)
+
+    with ThreadPoolExecutor(len(nodes)) as threads:
+        drains = [threads.submit(take_out, *one) for one in zip(nodes, moments, strict=True)]
+        until(lambda: len(of_run(seen.begun)) == TASKS, "all tasks", 3000)
+        _finish(made, seen, [run_id])
+        for one in drains:
+            one.result()
     with open(f"/proc/{pid}/status") as status:
         peak = int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) / 1024  # type: ignore[index]
+    wrong, interrupted = _judged(made, seen, run_id), [key for key in seen.interrupted if key[0] == str(run_id)]
     print(
-        f"{TASKS} tasks, {len(nodes)} of {NODES} nodes drained: {len(jobs) - TASKS} interrupted, rows and later tries "
-        f"on record {rows[0]}, Jobs {len(jobs)} ({dict(tries)}), {made.tasks(run_id)}; all execute again after "
-        f"{took:.0f} s; worker {peak:.0f} MiB; load {os.getloadavg()[0]:.1f}",
+        f"{TASKS} tasks, seed {SEED}, {len(nodes)} of {NODES} nodes drained: {len(interrupted)} interrupted, "
+        f"{made.tasks(run_id)}; {time.monotonic() - began:.0f} s; worker {peak:.0f} MiB; {len(wrong)} wrong; "
+        f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
-    assert rows[0] == (len(jobs), len(jobs) - TASKS), "one try for each interruption"
+    assert interrupted, "nothing was interrupted"
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def _judged(made: BenchWorld, seen: Watches, run_id: int) -> list[str]:
+    """What is on record and is not what our watches have seen."""
+    mine = [key for key in seen.interrupted - seen.succeeded if key[0] == str(run_id)]
+    ends, jobs = Counter(index for _, index, _ in mine), Counter(key[1] for key in seen.there if key[0] == str(run_id))
+    columns = "task_index, attempt, retry, status, superseded_by"
+    rows = made.query(f"SELECT {columns} FROM task_history WHERE run_id = ?", run_id)
+    tries, last = Counter(str(row[0]) for row in rows), [row for row in rows if row[4] is None]
+    wrong = [f"task {row[0]} is {row[3]} in its last try {row[1]}" for row in last if row[3] != "SUCCEEDED"]
+    if sorted(row[0] for row in last) != list(range(TASKS)):
+        wrong.append(f"{len(last)} last tries of {TASKS} tasks")
+    for index in map(str, range(TASKS)):
+        if not tries[index] == jobs[index] == ends[index] + 1:
+            wrong.append(f"task {index}: {tries[index]} tries, {jobs[index]} Jobs, {ends[index]} interruptions")
+    retries = [row[2] for row in rows]
+    if max(retries) > TRIES_MAX or sum(retry > 0 for retry in retries) > BUDGET:
+        wrong.append(f"{sum(retry > 0 for retry in retries)} further tries, up to {max(retries)} of one task")
+    sql = "SELECT task_id, COUNT(*) FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL "
+    sql += "AND to_status IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'LOST') GROUP BY task_id"
+    times = Counter(count for _, count in made.query(sql, run_id))
+    if times != {1: len(rows)}:
+        wrong.append(f"{len(rows)} tries ended so often on record: {dict(times)}")
+    return wrong
 
 
 @contextlib.contextmanager
-def _out_of_use(made: BenchWorld, nodes: list[str]) -> Iterator[None]:
-    for node in nodes:
-        made.cluster.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [REPAIR]}})
+def _out_of_use(made: BenchWorld, node: str) -> Iterator[None]:
+    made.cluster.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [REPAIR]}})
     yield
-    for node in nodes:
-        made.cluster.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": []}})
+    made.cluster.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": []}})
 
 
 def on_kwok() -> None:

@@ -337,7 +337,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             *(s.deployment, s.looks, s.runs, s.tasks, s.events), p.cluster, p.scheduler, p.notifiers, policies
         ),
         RetryActivities(s.retries, s.deployment, s.runs, s.tasks, policies),
-        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers),
+        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers, s.retries),
         CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CompletionActivities(
             *(s.completion, s.exports, s.deployment, s.runs, s.tasks, s.events),

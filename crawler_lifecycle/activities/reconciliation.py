@@ -18,13 +18,14 @@ from temporalio import activity
 from crawler_lifecycle import redaction
 from crawler_lifecycle.activities.shared import Clock, Counts, beating, ordered_at, push_event, reporting, utc_now
 from crawler_lifecycle.domain import ladder
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.last_words import printable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.task import Observation, Phase, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports.cluster import TaskLooks
+from crawler_lifecycle.ports.cluster import RunLooks, TaskLooks
 from crawler_lifecycle.ports.looks import FoundState, Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
@@ -32,6 +33,7 @@ from crawler_lifecycle.ports.runs import Fence, TaskRef
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
     from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.retries import RetryStore
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
@@ -113,8 +115,9 @@ class ReconciliationActivities:
     looks: LookStore
     tasks: TaskReader
     events: EventStore
-    cluster: TaskLooks
+    cluster: RunLooks
     notifiers: Sequence[Notifier]
+    retries: RetryStore
     clock: Clock = utc_now
 
     @activity.defn(name="get_active_running_tasks", no_thread_cancel_exception=True)
@@ -143,6 +146,8 @@ class ReconciliationActivities:
             report = step.record(
                 state, look, order.source, next_look_at=next_look_at, gap_s=order.gap_s, resumed=order.resumed
             )
+            if step.unsuccessful or not report.active + report.queued:
+                self._take_up_tries(step, order.source, state, look)
         return LookAnswer(
             report.changed,
             report.active,
@@ -155,6 +160,19 @@ class ReconciliationActivities:
             stalled(report.quiet, order.stall_timeout_s),
             *_started(look, order.resumed),
         )
+
+    def _take_up_tries(self, step: LookStep, source: str, state: FoundState, look: Look) -> None:
+        """Find the next tries of ended tasks that have no row, before anybody decides about these ends. The cluster has
+        such tries if the database was restored from a copy that is older than their decision.
+        """
+        fence, known = step.fence, {(task.index, task.attempt) for task in state.tasks}
+        found = self.cluster.inventory(run_id=fence.run_id, limit=ID_MAX)
+        mine = [one for one in found if one.run_uid == fence.run_uid and not one.stray]
+        if tries := [one for one in mine if (one.index, one.attempt) not in known]:
+            step.fetch_details()
+            self.looks.apply_details(fence)
+            self.looks.apply_findings(fence, source, look.observed_at)
+            self.retries.take_up(fence, tries)
 
     def _note_error(self, fence: Fence, error: str) -> None:
         """Record why a look cannot be done or recorded, from its first try on."""
@@ -224,12 +242,14 @@ class LookStep:
     """One look at a run. Each step is one transaction or one call to the cluster, and can be repeated alone."""
 
     def __init__(self, looks: LookStore, cluster: TaskLooks, fence: Fence) -> None:
-        self._looks, self._cluster, self._fence = looks, cluster, fence
+        self._looks, self._cluster, self.fence = looks, cluster, fence
+        self.unsuccessful = False
+        """True if the recorded look found a task that ended without success."""
 
     def look(self) -> tuple[FoundState, Look]:
         """Return the tasks from the database, and the cluster's present answer. Raises ``ClusterUnavailable``."""
-        state = self._looks.found_state(self._fence)
-        return state, self._cluster.look(self._fence.run, [ref_of(task) for task in state.tasks])
+        state = self._looks.found_state(self.fence)
+        return state, self._cluster.look(self.fence.run, [ref_of(task) for task in state.tasks])
 
     def record(
         self,
@@ -248,9 +268,11 @@ class LookStep:
         ``Overtaken``.
         """
         found = _compare(state, look, gap_s, resumed)
+        after = {finding.change.after for finding in found}
+        self.unsuccessful = any(one.terminal for one in after - {TaskStatus.SUCCEEDED})
         if not ends:
             found = [finding for finding in found if not finding.change.after.terminal]
-        return self._looks.record_look(self._fence, look, found, next_look_at, source, ordered_at())
+        return self._looks.record_look(self.fence, look, found, next_look_at, source, ordered_at())
 
     def fetch_details(self) -> int:
         """Stage debugging information (log tail, counters, memory) about the changed tasks. Returns the number of
@@ -258,11 +280,11 @@ class LookStep:
         """
         fetched, after = 0, -1
         while True:
-            page = self._looks.staged(self._fence, after, DETAILS_PAGE)
+            page = self._looks.staged(self.fence, after, DETAILS_PAGE)
             seen = [(finding.change.task_id, finding.observation) for finding in page]
             refs = [TaskRef(task_id, one.index, one.attempt, one.uid) for task_id, one in seen]
-            details = self._cluster.details(self._fence.run, refs)
-            self._looks.save_details(self._fence, details)
+            details = self._cluster.details(self.fence.run, refs)
+            self._looks.save_details(self.fence, details)
             fetched += len(details)
             if len(page) < DETAILS_PAGE:
                 return fetched

@@ -93,6 +93,10 @@ class TaskInventory(Protocol):
         """
 
 
+class RunLooks(TaskInventory, TaskLooks, Protocol):
+    """The parts of a cluster that a look at a run needs."""
+
+
 class AuditedCluster(TaskInventory, TaskLooks, TaskStops, Protocol):
     """The parts of a cluster that an audit needs to find tasks, look at them and end them."""
 

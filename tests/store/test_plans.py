@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, ClusterTask, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
@@ -266,6 +266,9 @@ def large_life(store: Store, filled: Filled) -> None:
             fence, lambda end, used: NextTry(60, memory.pop()) if used < 550 else "used up", 3, remember=True
         )
         assert (done.left, done.resting.tasks) == (left, 550 - left // 2)
+    ended = [index for index, status in world.statuses(fence).items() if status is TaskStatus.FAILED]
+    store.retries.take_up(fence, [ClusterTask(fence.run_id, index, 9, executing=True) for index in ended])
+    assert store.tasks.count_tasks(fence.run_id).active == len(ended) == 50
     store.retries.resting(fence.run_id)
     store.retries.memory_of("default", "services")
     store.stops.record_stop(fence.run_id, world.stop(), "s1")

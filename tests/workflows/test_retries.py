@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities import retries
 from crawler_lifecycle.domain.retries import OtherNodes, Retries
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.store.runs import retries as store_of_retries
-from tests.support.fakes.cluster import KILLED, Behaviour
+from tests.support.fakes.cluster import FINISHED, KILLED, Behaviour
 from tests.support.lab import Lab, laboratory, workflow_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -186,3 +187,42 @@ async def test_the_catalogue_says_how_its_crawler_is_tried_again(lab: Lab) -> No
     evict(lab, 9, End(exit_code=9, reason="Error", finish_reason="a word of its own"))
     assert (await lab.run({"crawler": "shops"})).outcome == "a word of its own"
     assert [row.retry_note for row in rows(lab, 2)] == ["exit 9 is final"]
+
+
+def restore_from_before_the_decision(lab: Lab) -> None:
+    """The database again knows only the first try of the first task, which executes."""
+    again = "status = 'RUNNING', superseded_by = NULL, outcome = NULL, cause = NULL, ended_at = NULL, exit_code = NULL"
+    of_later = ("correction", "status_transition", "task_log", "task_stats", "task_observation")
+    with lab.store.database.writer.begin() as connection:
+        for statement in (
+            *(f"DELETE FROM {one} WHERE task_id IN (SELECT task_id FROM task_history)" for one in of_later),
+            "DELETE FROM task_history WHERE attempt > 1",
+            f"UPDATE task_history SET {again} WHERE attempt = 1",
+        ):
+            connection.execute(text(statement))
+
+
+@pytest.mark.parametrize("executes", [2, 3])
+@pytest.mark.parametrize("before", ["seen", "gone", "gone and no longer tried again", "stopped"])
+async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(lab: Lab, before: str, executes: int) -> None:
+    """The cluster executes the next try already. No other one begins beside it, and the run ends after it."""
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(executes=0, end=EVICTED) if attempt < executes else Behaviour(executes=None)
+    )
+    policy = {"on": ["evicted"] if "no longer" in before else ["evicted", "lost"], "backoff_s": 0}
+    handle = await lab.start({"crawler": "books", "retries": policy, "poll_minutes": SOON})
+    await lab.until(lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"])
+    if before != "seen":
+        for attempt in range(1, executes):
+            lab.cluster.vanish(1, 0, attempt)
+    calls = len(lab.scheduler.calls)
+    restore_from_before_the_decision(lab)
+    if before == "stopped":
+        await handle.signal("stop", {"requested_by": "ann"})
+        assert (await handle.result()).outcome == "cancelled"
+    else:
+        await lab.until(lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"])
+        lab.cluster.end_now(1, 0, executes, FINISHED)
+        assert (await handle.result()).status == "COMPLETED"
+    assert [(row.attempt, row.retry) for row in rows(lab)] == [(1, 0), (executes, executes - 1)]
+    assert (lab.cluster.alive(), len(lab.scheduler.calls)) == ([], calls), "nothing was deployed beside it"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
+from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.bounds import NOTE_MAX
 from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry
@@ -15,7 +16,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import RETRY, retry_wait
 from crawler_lifecycle.ports.looks import TaskChanged
 from crawler_lifecycle.ports.runs import Fence, Resting, Retried
-from crawler_lifecycle.store.base.bulk import CHUNK, insert_mappings, put_row
+from crawler_lifecycle.store.base.bulk import CHUNK, insert_mappings, put_row, rows_in
 from crawler_lifecycle.store.base.rows import Row
 
 from .moves import update_tasks
@@ -28,6 +29,10 @@ Decide = Callable[[Ended, int], NextTry | str]
 #: The most ends that one transaction decides about.
 PAGE = CHUNK
 
+_ENDED = [
+    task_history.c[name]
+    for name in ["task_id", "task_index", "attempt", "outcome", "cause", "exit_code", "args", "retry", "memory", "node"]
+]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.LOST.value)
 
 
@@ -55,6 +60,26 @@ class RetryStore(RunPart):
             ended_so = sum(counts.by_status.get(status, 0) for status in _NOT_SUCCEEDED) - left
             return Retried(counts, ended_so, resting, left)
 
+    def take_up(self, fence: Fence, seen: Sequence[ClusterTask]) -> None:
+        """Insert rows for tries on the cluster that follow a try that ended without success: the database was restored
+        from a copy that is older than their decision. A second call changes nothing. Raises ``Fenced``.
+        """
+        last = {one.index: one for one in sorted(seen, key=lambda one: one.attempt)}
+        t, ended = task_history.c, (*_NOT_SUCCEEDED, TaskStatus.CANCELLED.value)
+        with self._unit(fence.run_id, fence) as unit:
+            query = current_tasks(unit.run_id, *_ENDED, t.cluster, t.cluster_place).where(t.status.in_(ended))
+            rows = [] if unit.status.terminal else rows_in(unit.conn, query, t.task_index, last)
+            there = [(row, last[row["task_index"]]) for row in rows if row["attempt"] < last[row["task_index"]].attempt]
+            same = ("task_index", "args", "memory", "cluster", "cluster_place")
+            new = [
+                {name: row[name] for name in same}
+                | {"attempt": one.attempt, "retry": row["retry"] + one.attempt - row["attempt"], "cluster_uid": one.uid}
+                for row, one in there
+            ]
+            told = [{"taken_up": True, "uid": one.uid, "after": row["outcome"]} for row, one in there]
+            if new:
+                _supersede(unit, [row for row, _ in there], new, TaskStatus.PENDING, told, ever_seen=True)
+
     def resting(self, run_id: int, now: datetime | None = None) -> Resting:
         """Return the QUEUED tasks of the run whose time has not come."""
         with self._db.reading() as conn:
@@ -74,8 +99,7 @@ def _undecided_of(unit: Unit, *columns: Any) -> Select[Any]:
 
 def _undecided(unit: Unit) -> Sequence[Row]:
     t = task_history.c
-    columns = (t.task_id, t.task_index, t.attempt, t.outcome, t.cause, t.exit_code, t.args, t.retry, t.memory, t.node)
-    return unit.conn.execute(_undecided_of(unit, *columns).order_by(t.task_index).limit(PAGE)).mappings().all()
+    return unit.conn.execute(_undecided_of(unit, *_ENDED).order_by(t.task_index).limit(PAGE)).mappings().all()
 
 
 def _used(unit: Unit) -> int:
@@ -117,29 +141,43 @@ def _remember(unit: Unit, grown: Sequence[str]) -> None:
 
 
 def _try_again(unit: Unit, now: datetime, again: Sequence[tuple[Row, NextTry]], most: int) -> None:
-    t, new = task_history.c, list[dict[str, object]]()
+    new, told = list[dict[str, object]](), list[dict[str, object]]()
     for row, one in again:
-        wait = timedelta(seconds=one.wait_s)
-        rest = {"not_before": now + wait, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
+        not_before = now + timedelta(seconds=one.wait_s)
+        rest = {"not_before": not_before, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
         reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
         rest |= {name: row[name] + 1 for name in ("attempt", "retry")}
         new.append({"task_index": row["task_index"], "args": dict(row["args"]), **rest, "reason": reason})
-    same = {"run_id": unit.run_id, "run_attempt": unit.attempt, "status": TaskStatus.QUEUED.value}
-    insert_mappings(unit.conn, task_history, new, **same, status_since=unit.now, ever_seen=False)
-    by_index = {row["task_index"]: (row, one) for row, one in again}
-    query = current_tasks(unit.run_id, t.task_id, t.task_index, t.not_before)
-    inserted = unit.conn.execute(query.where(t.status == same["status"], t.task_index.in_(by_index))).all()
+        tell = {"retry": row["retry"] + 1, "of": most, "after": row["outcome"], "not_before": not_before.isoformat()}
+        told.append(tell | ({"memory": one.memory} if one.memory else {}))
+    _supersede(unit, [row for row, _ in again], new, TaskStatus.QUEUED, told, ever_seen=False)
+
+
+def _supersede(
+    unit: Unit,
+    rows: Sequence[Row],
+    new: Sequence[Mapping[str, Any]],
+    status: TaskStatus,
+    told: Sequence[Mapping[str, object]],
+    *,
+    ever_seen: bool,
+) -> None:
+    """Insert a ``new`` row for each of these rows of ended tasks, in this status. Their transitions have ``told``."""
+    t, source = task_history.c, "retry"
+    same: dict[str, Any] = {"run_id": unit.run_id, "run_attempt": unit.attempt, "status": status.value}
+    insert_mappings(unit.conn, task_history, new, **same, status_since=unit.now, ever_seen=ever_seen)
+    by_index = {row["task_index"]: (row, *more) for row, *more in zip(rows, new, told, strict=True)}
+    query = current_tasks(unit.run_id, t.task_id, t.task_index)
+    inserted = unit.conn.execute(query.where(t.status == status, t.task_index.in_(by_index))).all()
     pairs, changes = [], []
-    for task_id, index, not_before in inserted:
-        row, one = by_index[index]
+    for task_id, index in inserted:
+        row, values, evidence = by_index[index]
         pairs.append({"task_id": row["task_id"], "superseded_by": task_id})
-        told = {"retry": row["retry"] + 1, "of": most, "after": row["outcome"], "not_before": not_before.isoformat()}
-        told |= {"memory": one.memory} if one.memory else {}
-        changes.append({"task_id": task_id, "attempt": row["attempt"] + 1, "evidence": told})
+        changes.append({"task_id": task_id, "attempt": values["attempt"], "evidence": evidence})
     update_tasks(unit, pairs, replace=("superseded_by",))
-    same = {"run_id": unit.run_id, "to_status": same["status"], "committed_at": unit.now, "source": "retry"}
+    same = {"run_id": unit.run_id, "to_status": status.value, "committed_at": unit.now, "source": source}
     insert_mappings(unit.conn, status_transition, changes, **same)
-    unit.told_changes += [TaskChanged(TaskStatus.QUEUED, "retry", None)] * len(changes)
+    unit.told_changes += [TaskChanged(status, source, None)] * len(changes)
     unit.changed = True
 
 

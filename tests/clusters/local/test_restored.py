@@ -73,7 +73,7 @@ class Stand:
 
     def look(self, fence: Fence) -> None:
         activities = ReconciliationActivities(
-            self.store.looks, self.store.tasks, self.store.events, self.cluster, [FakeNotifier()]
+            self.store.looks, self.store.tasks, self.store.events, self.cluster, [FakeNotifier()], self.store.retries
         )
         ActivityEnvironment().run(activities.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
 

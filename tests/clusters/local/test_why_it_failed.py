@@ -32,7 +32,7 @@ def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     fence = Fence(handle.run_id, handle.attempt, "chain", handle.run_uid)
     rows = (store.looks, store.runs, store.tasks, store.events)
     deploying = DeploymentActivities(store.deployment, *rows, cluster, scheduler, [FakeNotifier()], untried(store))
-    looking = ReconciliationActivities(store.looks, store.tasks, store.events, cluster, [FakeNotifier()])
+    looking = ReconciliationActivities(store.looks, store.tasks, store.events, cluster, [FakeNotifier()], store.retries)
     play = ActivityEnvironment().run
     play(deploying.run_onetime_crawler, Deploy(fence))
     wait_until(lambda: LookStep(store.looks, cluster, fence).look()[1].observations[0].phase is Phase.ENDED)

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
+from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -60,6 +61,7 @@ FENCED: dict[str, Call] = {
     "end_run": lambda s, f: s.completion.end_run(f, lambda groups, stop: verdict(groups, stop)),
     "requeue_ended": lambda s, f: s.deployment.requeue_ended(f, True),
     "retry_ended": lambda s, f: s.retries.retry_ended(f, lambda end, used: NextTry(0), 3),
+    "take_up": lambda s, f: s.retries.take_up(f, [ClusterTask(f.run_id, 0, 9, executing=True)]),
     "append_event": lambda s, f: s.events.append_event(f, "run.ended", "key", {}),
     "begin_export": lambda s, f: s.exports.begin_export(f),
     "record_export": lambda s, f: s.exports.record_export(f, "done", None, None),

@@ -65,10 +65,12 @@ class Drip(Fault):
 
 @dataclass(frozen=True)
 class Cut(Fault):
-    """The right answer, but the connection ends after so many bytes of its body; ``chunked``: one without a length."""
+    """The right answer, but the connection ends after so many bytes of its body; ``chunked``: one without a length;
+    ``reset``: by an RST."""
 
     after: int
     chunked: bool = False
+    reset: bool = False
 
 
 @dataclass(frozen=True)

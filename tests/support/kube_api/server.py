@@ -272,6 +272,8 @@ class _Handler(BaseHTTPRequestHandler):
         head = self._head()
         if isinstance(fault, f.Cut):
             self.wfile.write(head + body[: fault.after])
+            if fault.reset:
+                self._reset()
             raise _Over
         if isinstance(fault, f.Drip):
             self._drip(fault, api, head, body)

@@ -118,10 +118,15 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 
 def find_job(api: Api, name: str) -> Job | None:
-    """Return the Job of this name, which may not be ours; ``None`` without one. Raises ``ApiError``."""
+    """Return the Job of this name, which may not be ours; ``None`` without one. Raises ``ApiError``.
+
+    Only the API server's own word counts: a 404 of something before it, or one that was cut off, proves nothing.
+    """
     try:
         return decode(Job, api.get(api.jobs_path(name)))
-    except NotFound:
+    except NotFound as error:
+        if error.reason != "NotFound":
+            raise
         return None
 
 

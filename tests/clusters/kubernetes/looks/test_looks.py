@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.support.kube_api import (
     Reset,
     Silence,
     Stale,
+    Truncated,
     throttled,
 )
 from tests.support.kube_api.clients import impatient
@@ -69,6 +72,26 @@ def test_a_name_that_cannot_be_asked_for_is_no_proof(world: World, fault: Fault)
     world.server.faults.add("GET", "/jobs/crawl", fault)
     with pytest.raises(ClusterUnavailable):
         world.see(missed_s=3600)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [Cut, partial(Cut, chunked=True), partial(Cut, reset=True), Truncated],
+    ids=["end", "chunk", "RST", "half JSON"],
+)
+def test_an_answer_that_is_cut_off_anywhere_is_not_known(world: World, cut: Callable[[int], Fault]) -> None:
+    """Of either list, and of the 404 that would prove that the task is gone."""
+    world.deploy(2)
+    world.server.delete_behind(world.name())
+    refs = [world.ref(missed_s=3600), world.ref(1)]
+    dice = random.Random(8)
+    for asked, least in ((r"/jobs\?", 1000), (r"/pods\?", 1000), ("/jobs/crawl", 100)):
+        for place in (1, *dice.sample(range(2, least), 5)):
+            world.server.faults.add("GET", asked, cut(place), times=None)
+            with pytest.raises(ClusterUnavailable):
+                world.look(*refs)
+            world.server.faults.clear()
+    assert [seen.phase for seen in world.look(*refs).observations] == [Phase.GONE, Phase.EXECUTING]
 
 
 def test_a_stale_list_is_found_out_and_is_no_proof(world: World) -> None:
