@@ -42,13 +42,14 @@ def honest() -> Evidence:
         exports=[(1, 1, "exported", "s3://archive/1"), (2, 1, "empty", None)],
         events=[(1, 1), (2, 1)],
         told=[(1, 1), (2, 1), (2, 1)],
+        hooked=[(1, 1), (2, 1), (2, 1)],
         archives={"s3://archive/1": 10},
         processes=[
             replace(process(), args={"number": "g1"}),
             replace(process(1, begin=T + 6, last=T + 8), args={"number": "g2"}),
             stopped(),
         ],
-        asks=[Ask("start", "one", T - 1, T, 202, 1), Ask("start", "two", T - 1, T, 202, 2), stop()],
+        asks=[Ask("start", "one", T - 1, T, 202, 1), Ask("start", "two", T - 1, T, 202, 2), stop(), hook()],
         seen=[Seen(T + 5 + n / 2, (1, 0, 1), "RUNNING", "over") for n in range(3)],
         wanted={"g1": "", "g2": "g1"},
         schedule=(T, T + 20, 15.0),
@@ -59,6 +60,10 @@ def honest() -> Evidence:
 
 def stop() -> Ask:
     return Ask("stop", "s", T + 2.9, T + 3, 202, 2)
+
+
+def hook() -> Ask:
+    return Ask("webhook", "hook", T - 3, T - 2, 201)
 
 
 def late(status: str, kind: str, seconds: float, since: float = T + 100) -> list[Seen]:
@@ -140,6 +145,17 @@ LIES: dict[str, tuple[Forge, str]] = {
     "an event twice": (lambda e: e.events.append((1, 1)), "the event .1, 1. is on record 2 times"),
     "no event": (lambda e: e.events.remove((1, 1)), "run .1, 1. ended without an event"),
     "an event that nobody was told": (lambda e: e.told.remove((1, 1)), "the event of run .1, 1. .* was never told"),
+    "a webhook that was never told": (lambda e: e.hooked.remove((1, 1)), "never told of the end of run .1, 1."),
+    "a webhook told in another order": (
+        lambda e: e.hooked.insert(0, (1, 2)),
+        "the webhook was told of attempt 1 of run 1 after the next one",
+    ),
+    "a deletion that left the archive": (lambda e: e.deleted.update({1: True}), "run 1 was deleted, and its archive"),
+    "a deletion without an end": (lambda e: e.deleted.update({1: False}), "the deletion of run 1 never ended"),
+    "a deletion that is not on record": (
+        lambda e: e.asks.append(Ask("delete", "d", T, T, 202, 1)),
+        "the deletion of run 1 was accepted and is not on record",
+    ),
     "stuck": (lambda e: e.left.append("run 1 is PROCESSING"), "90 s after the faults: run 1 is PROCESSING"),
     "a job without a good end": (
         lambda e: e.wanted.update({"m1": ""}),

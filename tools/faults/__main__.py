@@ -29,6 +29,10 @@ OPEN = {
     "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL",
     "manager {} is {}": f"SELECT flow_id, status FROM manager WHERE status NOT IN {OVER}",
     "graph {} is {}": "SELECT graph_key, state FROM graph WHERE state IN ('draft', 'executing')",
+    "the deletion of run {} has not ended": "SELECT run_id FROM run_history "
+    "WHERE deleted_at IS NOT NULL AND deletion_ended_at IS NULL",
+    "the webhook was not told of event {}": "SELECT e.seq FROM outbox_event e JOIN webhook w "
+    "WHERE e.type = 'run.ended' AND e.seq > w.through_seq",
     "the event {} to {} is {}: {}": "SELECT seq, sink, status, error FROM outbox_delivery WHERE status <> 'delivered'",
 }
 
@@ -57,6 +61,11 @@ def gather(world: World, evidence: Evidence) -> None:
     rows = sql(TASKS.replace("status", "status, outcome"))
     evidence.tasks = [Task((r, i, a), status, outcome) for r, i, a, status, outcome in rows]
     evidence.exports = [(*row,) for row in sql("SELECT run_id, attempt, status, url FROM export_record")]
+    gone = sql("SELECT run_id, deletion_ended_at IS NOT NULL FROM run_history WHERE deleted_at IS NOT NULL")
+    evidence.deleted = {run_id: bool(ended) for run_id, ended in gone}
+    for document in list(world.receiver.taken):
+        number, attempt, _ = str(document["id"]).split("/")
+        evidence.hooked.append((int(number.partition("-")[0]), int(attempt)))
     lines = sql("SELECT due_at, decision, target_id FROM schedule_due")
     evidence.due = [(at.replace(tzinfo=UTC).timestamp(), decision, target) for at, decision, target in lines]
     evidence.events = [(*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")]

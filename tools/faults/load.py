@@ -49,6 +49,9 @@ class Load:
         self._next = time.time() + self.dice.expovariate(1 / PACE_S)
         if not self._count:
             self._ask("schedule", "on", f"/v1/schedules/{SCHEDULE}", SCHEDULED, method="PUT")
+            url = f"http://127.0.0.1:{self.world.port('proxy of webhook')}"
+            hook = {"url": url, "secrets": ["env:CRAWL_HOOK"], "events": ["run.ended"]}
+            self._ask("webhook", "hook", "/v1/webhooks/faults", hook, method="PUT")
         kinds = (self._start, self._stop, self._resume, self._manage, self._graph)
         self.dice.choices(kinds, (10, 4, 3, 0.6, 0.6))[0]()
 
@@ -155,7 +158,10 @@ class Load:
         if self._stopped:  # mostly one that had the time to end
             run_id = self._stopped.pop(0)
             self._count += 1
-            self._ask("resume", f"resume-{self._count}", f"/v1/runs/{run_id}/resume", {}, run_id=run_id)
+            if self.dice.random() < 0.25:
+                self._ask("delete", f"delete-{self._count}", f"/v1/runs/{run_id}", None, run_id=run_id, method="DELETE")
+            else:
+                self._ask("resume", f"resume-{self._count}", f"/v1/runs/{run_id}/resume", {}, run_id=run_id)
 
 
 class Sampler(threading.Thread):

@@ -111,6 +111,10 @@ class Evidence:
     """Run and attempt of each ``run.ended`` on record."""
     told: list[tuple[int, int]] = field(default_factory=list)
     """The same, as the sink got them; each at least once."""
+    hooked: list[tuple[int, int]] = field(default_factory=list)
+    """Of the webhook: what its receiver verified, in order."""
+    deleted: dict[int, bool] = field(default_factory=dict)
+    """Runs whose deletion is on record, and whether it has ended."""
     archives: dict[str, int] = field(default_factory=dict)
     """Bytes of what lies in the archive, by address."""
     processes: list[Process] = field(default_factory=list)
@@ -206,7 +210,13 @@ def _as_told(e: Evidence) -> Iterator[str]:
     ends = {task.name: task for task in e.tasks}
     for one in e.processes:
         task = ends.get(one.name)
-        if task is None or one.end is None or (one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last):
+        if (
+            task is None
+            or one.end is None
+            or one.run_id in e.deleted
+            or (one.pid, one.start) in e.kills
+            or e.disk_full(one.begin, one.last)
+        ):
             continue
         crossed = any(
             a.kind == "stop" and a.sent - 3 < one.last < a.answered + 3 for a in e.asks if a.run_id == one.run_id
@@ -270,9 +280,16 @@ def _delivered(e: Evidence) -> Iterator[str]:
     exported, events = Counter(row[:2] for row in e.exports), Counter(e.events)
     yield from (f"the export {name} is on record {times} times" for name, times in exported.items() if times > 1)
     yield from (f"the event {name} is on record {times} times" for name, times in events.items() if times > 1)
-    told = set(e.told)
+    told, hook = set(e.told), [ask.answered for ask in e.asks if ask.kind == "webhook" and ask.accepted]
+    first = list(dict.fromkeys(e.hooked))
+    for run_id, attempt in first:
+        if (run_id, attempt + 1) in first[: first.index((run_id, attempt))]:
+            yield f"the webhook was told of attempt {attempt} of run {run_id} after the next one"
+    began = {(ask.run_id, ask.sent > hook[0]) for ask in e.asks if ask.kind == "start" and hook}
     for run in e.runs:
-        if run.status in OVER:
+        if run.status in OVER and run.run_id not in e.deleted:
+            if (run.run_id, True) in began and (run.run_id, run.attempt) not in first:
+                yield f"the webhook was never told of the end of run {(run.run_id, run.attempt)}"
             name = (run.run_id, run.attempt)
             if not events[name]:
                 yield f"run {name} ended without an event"
@@ -280,8 +297,14 @@ def _delivered(e: Evidence) -> Iterator[str]:
                 yield f"the event of run {name} is on record and was never told"
             if not exported[name]:
                 yield f"run {name} ended without an export"
+    yield from (f"the deletion of run {run_id} never ended" for run_id, ended in e.deleted.items() if not ended)
+    for ask in e.asks:
+        if ask.kind == "delete" and ask.accepted and ask.run_id not in e.deleted:
+            yield f"the deletion of run {ask.run_id} was accepted and is not on record"
     for run_id, attempt, status, url in e.exports:
-        if status != "empty" and (status != "exported" or not e.archives.get(url or "")):
+        if run_id in e.deleted and e.archives.get(url or ""):
+            yield f"run {run_id} was deleted, and its archive lies at {url}"
+        if status != "empty" and run_id not in e.deleted and (status != "exported" or not e.archives.get(url or "")):
             yield f"the export of run {(run_id, attempt)} is {status}, and nothing lies at {url}"
 
 

@@ -24,6 +24,8 @@ from typing import Any
 import httpx
 import pymysql
 
+from tests.support.faulty_http import serving
+from tests.support.receiver import ENVIRONMENT, Receiver
 from tests.support.s3 import RCLONE, aws_environment, rclone_command
 from tools.faults.build import available
 from tools.faults.parts import Part, Proxies, answers, listens, pids
@@ -35,7 +37,7 @@ DISK = "96m"
 SLOTS = 12
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 OURS = ("scheduler", "gateway-1", "gateway-2", "worker-1", "worker-2")
-PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "gateway-2")
+PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "gateway-2", "webhook")
 #: What of the machine's environment would be settings of ours.
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
 DYNAMIC = "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
@@ -54,7 +56,7 @@ class World:
         # The folder marks every process of this world, crawlers too: they get HOME, and folders of their own below it.
         path = f"{Path(sys.executable).parent}:{clean['PATH']}"
         self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
-        self._local = threading.local()
+        self._local, self.receiver = threading.local(), Receiver()
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -83,6 +85,8 @@ class World:
             undo.callback(subprocess.run, ["umount", "-l", str(world.disk)], check=True)
             undo.callback(world._copy_tasks)
             undo.callback(world._end)
+            undo.enter_context(serving(world.receiver))
+            world.ports["webhook"] = int(world.receiver.url.rpartition(":")[2])
             world._servers()
             world._services()
             yield world
@@ -245,6 +249,8 @@ class World:
             "LIFECYCLE_GATEWAY__OPEN": "true",
             "LIFECYCLE_GATEWAY__WRITES_PER_S": "200",
             "LIFECYCLE_ARCHIVE__URL": "s3://archive/runs",
+            **ENVIRONMENT,
+            "LIFECYCLE_WEBHOOKS__LOOPBACK": "true",
             "LIFECYCLE_EVENTS__URL": (self.folder / "events.jsonl").as_uri(),
         }  # fmt: skip
         self.env |= {"PYTHONPATH": str(ROOT)}
