@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.compose import ROLES
 from tests.e2e.deploys import served_by
 from tests.e2e.world import ENDLESS, QUICK, World, until
 from tests.support.builds import ROOT
@@ -113,3 +114,31 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     until(lambda: ours.closed([first]), "the end of the stop")
     ours.prove(first, "FAILED", "cancelled")
     ours.prove(third, "COMPLETED", "finished")
+
+
+def test_each_role_may_be_a_deployment_of_its_own(ours: World) -> None:
+    """As Temporal's worker controller starts them, and rolls one after the other."""
+    names = {"worker-workflows": "crawls/workflows", "worker-others": "crawls/others"}
+    others = sorted(set(ROLES) - {"workflows"})
+
+    def roll(name: str, build: str) -> None:
+        given = {"TEMPORAL_DEPLOYMENT_NAME": names[name], "TEMPORAL_WORKER_BUILD_ID": build}
+        ours.deploy(ROOT, name, ["workflows"] if name == "worker-workflows" else others, **given)
+        version = ("--deployment-name", names[name], "--build-id", build, "--yes")
+        command = ("worker", "deployment", "set-current-version", *version)
+        until(lambda: ours.temporal(*command, check=False).returncode == 0, f"{names[name]} known to the server")
+
+    roll("worker-workflows", "a")
+    roll("worker-others", "a")
+    ours.undeploy()
+    short = {"crawler": "plain", "args": {"max_pages": "4"}, **QUICK}
+    endless = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "roles-endless")["run_id"]
+    until(lambda: ours.tasks(endless).get("RUNNING"), "a task that runs")
+    for name in names:  # the other one's build stays
+        roll(name, "b")
+        run_id = ours.gateway.start(short, f"roles-{name}")["run_id"]
+        until(lambda run=run_id: ours.closed([run]), f"the end of a run beside a new {name}")  # type: ignore[misc]
+        ours.prove(run_id, "COMPLETED", "finished")
+    ours.gateway.stop(endless, requested_by="ada")
+    until(lambda: ours.closed([endless]), "the end of the stop")
+    ours.prove(endless, "FAILED", "cancelled")
