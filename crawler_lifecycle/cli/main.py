@@ -29,6 +29,7 @@ RUNS = {
     "timeline": ("runs.verbs:timeline", "List everything that happened to a run, and how late it was recorded."),
     "corrections": ("runs.verbs:corrections", "List recorded statuses that were untrue, and for how long."),
     "pools": ("runs.verbs:pools", "List the pools, who holds their places, and who waits for them."),
+    "quotas": ("runs.verbs:quotas", "List the quotas that hold for your next start, and what is used."),
     "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
     "items": ("runs.items:items", "Show the items that a run found, or write them into a file."),
     "files": ("runs.files:files", "List the supporting files of a run; show or download one."),

@@ -124,11 +124,12 @@ class Pools:
         others = sum(pool.reserved for one, pool in self.named.items() if one != name)
         return self.slots is not None and self.of(name).queue is None and others >= self.slots + self.surplus
 
-    def check(self, name: str | None) -> None:
-        """Raise ``InvalidRequest`` unless runs may be started in this pool."""
-        if name is not None and name != DEFAULT and name not in self.named:
-            known = ", ".join(sorted({DEFAULT, *self.named}))
-            raise refusal("pool", name, f"the pools of this installation are {known} (LIFECYCLE_POOLS)")
+    def check(self, name: str | None, project: str | None = None) -> None:
+        """Raise ``InvalidRequest`` unless runs of this project (``None``: of any) may be started in this pool."""
+        known = {DEFAULT, *self.of_project(project).named}
+        if name is not None and name not in known:
+            cure = f"the pools of this installation are {', '.join(sorted(known))} (LIFECYCLE_POOLS)"
+            raise refusal("pool", name, cure)
 
 
 _PLAIN = Pool()

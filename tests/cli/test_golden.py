@@ -61,6 +61,11 @@ RESUMPTION = [
 ]
 EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
 
+_STARTS = {"what": "starts_per_hour", "most": 500, "used": 500, "free_at": "2026-11-20T13:00:00Z"}
+QUOTAS = [
+    {"kind": "token", "name": "ci", **_STARTS},
+    {"kind": "pool", "name": "shop-a", "what": "live_tasks", "most": 20, "used": None, "free_at": None},
+]
 #: What a verb asks for (method, path, answer), by the words of the call.
 CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "list": [("GET", "/v1/runs", RUNS)],
@@ -90,6 +95,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "crawler list": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
     "crawler describe operations": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
     "pools": [("GET", "/v1/pools", {"pools": [POOL, POOL_GONE]})],
+    "quotas --pool shop-a": [("GET", "/v1/quotas", {"quotas": QUOTAS})],
     "start operations --request-id k": [
         ("POST", "/v1/runs", {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"})
     ],

@@ -422,7 +422,7 @@ class _Cycle(FileQuestions):
             crawler = self._owner.cloud.crawler(job.spider, job.project_id, crawlers)
             check_tasks(crawler, job.spider_args, job.job_settings, None)
             self._owner.cloud.resources(job.units)
-            self._managers.check_pool(job.pool or crawler.pool, self._row.project)
+            self._managers.known_pools.check(job.pool or crawler.pool, self._row.project)
         except InvalidRequest as error:
             return str(error)
         return None

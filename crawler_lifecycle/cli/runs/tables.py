@@ -48,6 +48,13 @@ TIMELINE = (
     Column("On cluster", at("cluster_time"), wide=True),
     Column("Evidence", of("evidence"), wide=True),
 )
+QUOTAS = (
+    Column("Quota", of("what")),
+    Column("Of", lambda row: f"{row['kind']} {row['name']}"),
+    Column("Used", count("used"), right=True),
+    Column("Most", count("most"), right=True),
+    Column("Next start", at("free_at")),
+)
 CORRECTIONS = (
     Column("Run", of("run_id"), right=True),
     Column("Task", of("task_id"), right=True),

@@ -145,6 +145,11 @@ def pools() -> None:
     show_list("/v1/pools", POOL.columns, key=POOL.key, empty="no pools")
 
 
+def quotas(*, pool: Annotated[str | None, Parameter(help="pool of the start; default: default")] = None) -> None:
+    """List the quotas that hold for your next start: what is used, and when one is free."""
+    show_list("/v1/quotas", tables.QUOTAS, key="name", empty="no quota holds for you", pool=pool)
+
+
 def crawlers() -> None:
     """List the crawlers that can be run."""
     empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"

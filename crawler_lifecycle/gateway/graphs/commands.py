@@ -238,7 +238,7 @@ class GraphCommands:
                     crawler, request = await self.crawlers.get(step.job["crawler"]), crawl_request(step.job)
                     check_crawl(crawler, request)
                     place = request.pool or crawler.pool
-                self.graphs.check_pool(place, project)
+                self.graphs.known_pools.check(place, project)
             except Problem as problem:
                 raise _refused(step, problem.code, problem.detail) from None
             except InvalidRequest as error:

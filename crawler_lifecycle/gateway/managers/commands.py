@@ -140,10 +140,10 @@ class ManagerCommands:
         still reads the module."""
         rows = await run_in_threadpool(self.plans.list_plans)
         pool = options_of(body.command_line()).get("--pool")
-        self.managers.check_pool(pool, project)
+        self.managers.known_pools.check(pool, project)
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
-            self.managers.check_pool(pool or crawler.pool, project)
+            self.managers.known_pools.check(pool or crawler.pool, project)
             # Each job may add required arguments later, so only the given names and values are checked.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)
@@ -284,7 +284,7 @@ class ManagerCommands:
         """Raise ``InvalidRequest`` for a job that its pool or crawler would refuse. The error names the job."""
         for n, job in enumerate(jobs):
             try:
-                self.managers.check_pool(job.pool or (crawler.pool if crawler else None), row.project)
+                self.managers.known_pools.check(job.pool or (crawler.pool if crawler else None), row.project)
                 if crawler is not None:
                     check_tasks(crawler, job.spider_args, job.job_settings, None)
                     check_sizes(job.spider_args, job.job_settings)

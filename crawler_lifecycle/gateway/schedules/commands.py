@@ -177,7 +177,7 @@ class ScheduleCommands:
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
             request = checked_run(run_request(name, self.clock(), spec, project), [crawler])
-            self.schedules.check_pool(request.pool, project)
+            self.schedules.known_pools.check(request.pool, project)
             return self.crawlers.note()
         if body.manager is not None:
             return await self.managers.check_plan(body.manager, project)

@@ -225,10 +225,6 @@ class StorePart:
         """The pools of the settings that the present caller may use."""
         return self._pools.of_project(only())
 
-    def check_pool(self, name: str | None, project: str) -> None:
-        """Raise ``InvalidRequest`` unless runs of this project may be in this pool."""
-        self._pools.of_project(project).check(name)
-
     def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
         """Raise ``TooManyOpen`` unless this table may have one more open row.
 

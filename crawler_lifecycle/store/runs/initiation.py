@@ -156,7 +156,7 @@ class InitiationStore(RunPart):
         args: TaskArgs | None,
         caller: str | None,
     ) -> Unit:
-        self.check_pool(request.pool, request.project)
+        self._pools.check(request.pool, request.project)
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}

@@ -139,6 +139,29 @@ def test_a_crawler_adds_tasks_within_the_quota_of_who_started_its_run(tmp_path: 
         assert [answer.status_code for answer in added] == [202, 429]
 
 
+def test_who_is_refused_is_not_told_what_others_use(tmp_path: Path) -> None:
+    with entered(tmp_path, {"pool:default": {"starts_per_hour": 3, "live_tasks": 5}}) as (world, keys, client):
+        for who, tasks in (("a-operate", 3), ("b-operate", 1)):
+            body = {"crawler": "plain", "tasks": [{}] * tasks}
+            run_id = client.post("/v1/runs", json=body, headers=keys.headers(who)).json()["run_id"]
+        crawler = {"Authorization": f"Bearer {sign(KEY, world.ref(run_id))}"}
+        two: dict[str, Any] = {"crawler": "plain", "tasks": [{}, {}]}
+        added, form = {"tasks": two["tasks"]}, {"project": "default", "spider": "plain"}
+        refused = [
+            client.post("/v1/runs", json=two, headers=keys.headers("b-operate")),
+            client.post(f"/v1/runs/{run_id}/tasks", json=added, headers=keys.headers("b-operate")),
+            client.post(f"/v1/runs/{run_id}/tasks", json=added, headers=crawler),
+        ]
+        every = client.post("/v1/runs", json=two, headers=keys.headers("operate")).json()["detail"]
+        assert client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate")).status_code == 202
+        refused.append(client.post("/schedule.json", data=form, headers=keys.headers("b-operate")))
+    assert {(answer.status_code, answer.headers["Retry-After"]) for answer in refused} == {(429, "60")}
+    said = [answer.json().get("detail") or answer.json()["message"] for answer in refused]
+    end = "of pool default: no room for this now; try again in 60 s"
+    assert said == [*[f"quota live_tasks {end}"] * 3, f"quota starts_per_hour {end}"]
+    assert every.startswith("quota live_tasks of pool default: 4 of 5 in use, and 2 more wanted")
+
+
 def test_twenty_clients_at_once_get_the_last_start_once(door: Any) -> None:
     world, call = door({MINE: {"starts_per_hour": 2}, "pool:default": {"live_tasks": 2}})
     assert call("/v1/runs", crawler="plain").status_code == 202
