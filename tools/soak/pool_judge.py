@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -27,6 +27,9 @@ COVERED = 0.7
 #: Priorities beyond this one wait until the end of the load.
 NORMAL = 3
 Span = tuple[float, float]
+FOREVER = float("inf")
+#: Shares are counted at moments with this distance.
+STEP_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,9 @@ class Crawl:
     def name(self) -> Name:
         return self.run, self.index, self.attempt
 
-    def within(self, spans: Iterable[Span]) -> float:
-        """For how many seconds of these spans it executed."""
-        last = float("inf") if self.end is None else self.end
-        return sum(max(0.0, min(last, b) - max(self.begin, a)) for a, b in spans)
+    @property
+    def span(self) -> Span:
+        return self.begin, FOREVER if self.end is None else self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,9 @@ class Case:
         self.unknown = [crawl for crawl in self.crawls if crawl.run not in self.orders]
         self.crawls = sorted((c for c in self.crawls if c.run in self.orders), key=lambda crawl: crawl.begin)
 
-    def pool(self, crawl: Crawl) -> str:
-        return self.orders[crawl.run].pool
-
-    def of(self, which: Callable[[str], bool]) -> list[Crawl]:
-        """The executions of these pools."""
-        return [crawl for crawl in self.crawls if which(self.pool(crawl))]
+    def of(self, *pools: str) -> Level:
+        """How many executions of these pools there were."""
+        return Level(crawl.span for crawl in self.crawls if self.orders[crawl.run].pool in pools)
 
     @cached_property
     def begins(self) -> dict[tuple[int, int], float]:
@@ -123,7 +122,7 @@ class Case:
 
     @cached_property
     def level(self) -> dict[str, Level]:
-        return {name: Level(self.of(lambda one, name=name: one == name)) for name in self.pools}  # type: ignore[misc]
+        return {name: self.of(name) for name in self.pools}
 
     @cached_property
     def shadows(self) -> list[Span]:
@@ -136,19 +135,16 @@ class Case:
 
 
 class Level:
-    """How many of these executed at each moment."""
+    """How many of these spans there are at each moment."""
 
-    def __init__(self, crawls: Iterable[Crawl]) -> None:
-        moves = sorted(m for c in crawls for m in ((c.begin, 1), *([(c.end, -1)] if c.end is not None else [])))
+    def __init__(self, spans: Iterable[Span]) -> None:
+        moves = sorted(move for begin, end in spans for move in ((begin, 1), (end, -1)))
         self.at: list[float] = []
         self.count = [0]
         for at, step in moves:  # at one moment ends come before begins
             self.at.append(at)
             self.count.append(self.count[-1] + step)
-
-    @property
-    def most(self) -> int:
-        return max(self.count)
+        self.most = max(self.count)
 
     def before(self, at: float) -> int:
         """How many executed just before this moment."""
@@ -161,7 +157,7 @@ class Level:
             return None
         while n and self.count[n] < most:
             n -= 1
-        return self.at[n] if self.count[n] >= most else float("-inf")
+        return self.at[n] if self.count[n] >= most else -FOREVER
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
@@ -190,9 +186,8 @@ def groups(case: Case) -> Iterator[tuple[str, int, int]]:
         if pool.max is not None:
             yield f"pool {name}", case.level[name].most, pool.max
         if pool.reserved:
-            others = Level(case.of(lambda one, name=name: one != name))  # type: ignore[misc]
-            yield f"all pools but {name}", others.most, case.slots - pool.reserved
-    yield "all pools", Level(case.crawls).most, case.slots
+            yield f"all pools but {name}", case.of(*(set(case.pools) - {name})).most, case.slots - pool.reserved
+    yield "all pools", case.of(*case.pools).most, case.slots
 
 
 def caps(case: Case) -> Iterator[str]:
@@ -203,27 +198,27 @@ def caps(case: Case) -> Iterator[str]:
 
 
 def late(case: Case) -> Iterator[tuple[float, float, Crawl, Order]]:
-    """Each begin before a more urgent task whose pool had room: the seconds that this one had waited then without any
-    fault and in all, who began, and whose turn it was."""
+    """Each begin before more urgent tasks whose pools had room: the most seconds that one of them had waited without a
+    fault, and in all; who began, and whose turn it was."""
     for crawl in case.crawls:
         mine = case.orders[crawl.run]
         if case.level[mine.pool].before(crawl.begin) < case.pools[mine.pool].reserved:
             continue  # a reserve comes before any priority
-        worst = None
+        found = list[tuple[float, float, Order]]()
         for one, since, begin in case.tasks:
             if one.priority < mine.priority and since < crawl.begin < begin:
                 room = case.level[one.pool].below_since(crawl.begin, case.pools[one.pool].max or case.slots + 1)
                 if room is not None:
                     since = max(since, room)
-                    found = case.calm_s(since, crawl.begin), crawl.begin - since, crawl, one
-                    worst = max(worst or found, found, key=lambda each: each[:2])
-        if worst is not None:
-            yield worst
+                    found.append((case.calm_s(since, crawl.begin), crawl.begin - since, one))
+        if found:
+            calm_s, _, one = max(found, key=lambda each: each[0])
+            yield calm_s, max(raw for _, raw, _ in found), crawl, one
 
 
 def order(case: Case) -> Iterator[str]:
     """Who is more urgent comes first."""
-    found, overtaken = list(late(case)), overtakes(case)
+    found = list(late(case))
     for calm_s, _, crawl, one in found:
         if calm_s > GRACE_S:
             mine = case.orders[crawl.run]
@@ -233,7 +228,7 @@ def order(case: Case) -> Iterator[str]:
             )
     if (many := sum(raw > GRACE_S for _, raw, *_ in found)) > LATE_MOST * len(case.crawls):
         yield f"order: {many} of {len(case.crawls)} began before a more urgent one that had waited over {GRACE_S:g} s"
-    if not overtaken:
+    if not overtakes(case):
         yield "order: no urgent task overtook another one: it proves nothing"
 
 
@@ -249,7 +244,7 @@ def kept_waits(case: Case) -> list[float]:
     """For how long each task of a pool with a reserve waited below that, without any fault."""
     found = []
     for one, since, begin in case.tasks:
-        if (reserved := case.pools[one.pool].reserved) and begin < float("inf"):
+        if (reserved := case.pools[one.pool].reserved) and begin < FOREVER:
             room = case.level[one.pool].below_since(begin, reserved)
             if room is not None:
                 found.append(case.calm_s(max(since, room), begin))
@@ -268,19 +263,14 @@ def reserves(case: Case) -> Iterator[str]:
 def share_errors(case: Case, span: Span) -> tuple[dict[str, float], float]:
     """How far the pools without cap and reserve were from their shares while all of them waited, and for which part of
     the span they did."""
-    rivals = [name for name, pool in case.pools.items() if pool.max is None and not pool.reserved]
-    lacks = []
-    for name in rivals:
-        mine = [(since, begin) for one, since, begin in case.tasks if one.pool == name and one.priority <= NORMAL]
-        waits = merged((max(a, span[0]), min(b, span[1])) for a, b in mine if b > span[0] and a < span[1])
-        edges = [(span[0], span[0]), *waits, (span[1], span[1])]
-        lacks += [(a, b) for (_, a), (b, _) in pairwise(edges)]
-    edges = [(span[0], span[0]), *merged(lacks), (span[1], span[1])]
-    spans = [(a, b) for (_, a), (b, _) in pairwise(edges) if b > a]
-    used = {name: sum(crawl.within(spans) for crawl in case.of(lambda one: one == name)) for name in rivals}  # noqa: B023
-    total, weight = sum(used.values()) or 1.0, sum(case.pools[name].weight for name in rivals)
-    errors = {name: used[name] / total / (case.pools[name].weight / weight) - 1 for name in rivals}
-    return errors, sum(b - a for a, b in spans) / (span[1] - span[0])
+    rivals = {name: pool.weight for name, pool in case.pools.items() if pool.max is None and not pool.reserved}
+    tasks = [(one.pool, since, begin) for one, since, begin in case.tasks if one.priority <= NORMAL]
+    waits = [Level((since, begin) for pool, since, begin in tasks if pool == name) for name in rivals]
+    steps = [span[0] + n * STEP_S for n in range(int((span[1] - span[0]) / STEP_S))]
+    counted = [at for at in steps if all(wait.before(at) for wait in waits)]
+    used = {name: sum(map(case.level[name].before, counted)) for name in rivals}
+    total, weights = sum(used.values()) or 1, sum(rivals.values())
+    return {name: used[name] / total / (rivals[name] / weights) - 1 for name in rivals}, len(counted) / len(steps)
 
 
 def shares(case: Case) -> Iterator[str]:
@@ -320,8 +310,7 @@ def once(case: Case) -> Iterator[str]:
 
 def faults(case: Case) -> Iterator[str]:
     """Everything that was to be struck was."""
-    for kind in sorted(set(case.kinds) - {fault.what for fault in case.faults}):
-        yield f"faults: {kind}: it never was"
+    yield from (f"faults: {kind}: it never was" for kind in sorted(set(case.kinds) - {one.what for one in case.faults}))
 
 
 def figures(case: Case) -> str:
@@ -331,7 +320,8 @@ def figures(case: Case) -> str:
     raw, calm = max((each[1] for each in found), default=0.0), max((each[0] for each in found), default=0.0)
     begins, waited = [crawl.begin for crawl in case.crawls], sum(each[1] > GRACE_S for each in found)
     pause = max((b - a for a, b in pairwise(begins)), default=0.0)
-    used = sum(crawl.within([case.load]) for crawl in case.crawls) / (case.load[1] - case.load[0]) / case.slots
+    used = sum(min(c.span[1], case.load[1]) - max(c.begin, case.load[0]) for c in case.crawls if c.begin < case.load[1])
+    used /= (case.load[1] - case.load[0]) * case.slots
     lines = [
         f"{len(case.orders)} runs, {len(case.crawls)} executions, {used:.0%} of the slots in use; "
         f"the longest time without a begin: {pause:.1f} s",

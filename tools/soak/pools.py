@@ -62,9 +62,8 @@ class PoolWorld(SoakWorld):
         super().__post_init__()
         if self.kubernetes is not None:
             entry = {"kind": "command", "command": ["nap"], "items": False}
-            naps = [{"KWOK_RUN_FOR": f"{seconds}s", "KWOK_MESSAGE": FINISHED} for seconds in SECONDS]
-            named = zip(SECONDS, naps, strict=True)
-            self.crawlers.write_text(json.dumps([entry | {"name": f"nap-{n}", "env": nap} for n, nap in named]))
+            naps = {f"nap-{n}": {"KWOK_RUN_FOR": f"{n}s", "KWOK_MESSAGE": FINISHED} for n in SECONDS}
+            self.crawlers.write_text(json.dumps([entry | {"name": name, "env": env} for name, env in naps.items()]))
 
     def body(self, seconds: int) -> dict[str, object]:
         if self.kubernetes is not None:
@@ -164,6 +163,8 @@ class Strikes:
         try:
             with suppress(ProcessLookupError):  # it has just ended, so nothing was struck
                 did = self._freeze(part, seconds) if how == "frozen" else self._kill(part, min(seconds, AWAY_S))
+                if part != "database":
+                    self._world.stack.wait_healthy(part)
                 self.faults.append(Fault(what, at, time.time(), did))
                 say(f"{what}: {did}; up again after {time.time() - at:.1f} s")
         except Exception as error:  # a soak whose strikes fail proves less than it says
@@ -191,8 +192,6 @@ class Strikes:
             os.kill(pid, signal.SIGKILL)
         until(lambda: start_time(pid) != began, f"the death of {part}", 30)
         until(lambda: self._world.stack.pids.get(part, 0) != pid, f"another {part}", 60)
-        if part != "database":
-            self._world.stack.wait_healthy(part)
         return f"process {pid} of {part} died"
 
     def _freeze(self, part: str, seconds: float) -> str:
@@ -203,16 +202,13 @@ class Strikes:
             time.sleep(seconds)
         finally:
             os.kill(pid, signal.SIGCONT)
-        if part != "database":
-            self._world.stack.wait_healthy(part)
         return f"process {pid} of {part} stood still for {seconds:.1f} s"
 
 
 def crawls_of(world: PoolWorld, recorder: Recorder | None) -> list[Crawl]:
     """Everything that ever executed. A pod counts from its creation until etcd has its end."""
     if recorder is None:
-        read = read_journals(world.journals)
-        return [Crawl(*one.name, one.begin, one.last if one.end else None) for one in read]
+        return [Crawl(*p.name, p.begin, p.last if p.end else None) for p in read_journals(world.journals)]
     over = [(pod, pod.over) for pod in recorder.pods]
     return [Crawl(*pod.key, pod.versions[0].seen_at.timestamp(), end and end.seen_at.timestamp()) for pod, end in over]
 
