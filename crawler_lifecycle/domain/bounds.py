@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from .errors import InvalidRequest
-from .names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
+from .names import CRAWLER_NAME, REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 
 #: Ids of rows: the range of a BIGINT.
 ID_MAX = 2**63 - 1
@@ -105,6 +105,13 @@ def refusal(field: str, value: object, cure: str) -> InvalidRequest:
     """Return the error for a value that is not allowed. It names field, value and cure."""
     shown = "a very large number" if isinstance(value, int) and abs(value) >= 10**60 else repr(value)
     return InvalidRequest(f"{field}: {shown[:120]} is not allowed; {cure}")
+
+
+def check_name(what: str, name: object, *, or_none: bool = False) -> None:
+    """Raise ``InvalidRequest`` unless this may be the name of a crawler, a pool or a project."""
+    if not (or_none and name is None) and not (isinstance(name, str) and CRAWLER_NAME.fullmatch(name)):
+        rule = "have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and begin and end with a letter or digit"
+        raise refusal(what, name, f"{what} names {rule}")
 
 
 def check_number(field: str, value: object, bound: Bound | None = None) -> None:

@@ -137,13 +137,6 @@ _PLAIN = Pool()
 NO_POOLS = Pools()
 
 
-def check_pool_name(name: object) -> None:
-    """Raise ``InvalidRequest`` unless this is ``None`` or can be the name of a pool."""
-    if name is not None and not (isinstance(name, str) and POOL_NAME.fullmatch(name)):
-        cure = "names of pools have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and end in a letter or digit"
-        raise refusal("pool", name, cure)
-
-
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """A run that waits for places."""

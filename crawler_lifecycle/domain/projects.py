@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from .bounds import refusal
+from .bounds import check_name
 from .errors import InvalidRequest
-from .names import CRAWLER_NAME
 
 #: The project of everything for which nobody names another one.
 DEFAULT = "default"
@@ -21,15 +20,8 @@ DEFAULT = "default"
 ALL = "*"
 #: No project has this name: a caller who is limited to it sees nothing.
 NONE = ""
-_CURE = "project names have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and begin and end with a letter or digit"
 
 _ONLY: ContextVar[str | None] = ContextVar("project", default=None)
-
-
-def check_project(name: object) -> None:
-    """Raise ``InvalidRequest`` unless this may be the name of a project."""
-    if not isinstance(name, str) or not CRAWLER_NAME.fullmatch(name):  # both names have the same rule
-        raise refusal("project", name, _CURE)
 
 
 def only() -> str | None:
@@ -60,7 +52,7 @@ def chosen(wanted: str | None, default: str = DEFAULT) -> str:
     Raises ``InvalidRequest``.
     """
     if wanted is not None:
-        check_project(wanted)
+        check_name("project", wanted)
     own = only()
     if own is not None and wanted not in (None, own):
         raise InvalidRequest(f"project: {wanted!r} is not allowed; this token is of project {own!r}, so leave it out")

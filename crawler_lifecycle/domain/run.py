@@ -13,11 +13,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
-from .bounds import LIMITS, check_number, check_request_id, check_text, check_time, refusal
+from .bounds import LIMITS, check_name, check_number, check_request_id, check_text, check_time, refusal
 from .errors import InvalidRequest
-from .names import CRAWLER_NAME
-from .pools import check_pool_name
-from .projects import DEFAULT, check_project
+from .projects import DEFAULT
 from .resources import Resources
 from .retries import Retries
 
@@ -251,14 +249,12 @@ class RunRequest:
                 "crawler: missing; name a crawler of the catalogue, or give run_id to resume a run "
                 '(for example {"crawler": "services"})'
             )
-        if self.crawler is not None and not CRAWLER_NAME.fullmatch(self.crawler):
-            cure = "crawler names have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and end in a letter or digit"
-            raise refusal("crawler", self.crawler, cure)
+        check_name("crawler", self.crawler, or_none=True)
         if self.rerun and self.run_id is None:
             raise refusal("rerun", self.rerun, "it needs the run_id of the completed run")
         check_request_id(self.request_id)
-        check_pool_name(self.pool)
-        check_project(self.project)
+        check_name("pool", self.pool, or_none=True)
+        check_name("project", self.project)
         for name in ("requested_by", "flow_id", "parent"):
             check_text(name, getattr(self, name))
 

@@ -44,7 +44,7 @@ NO_JOBS = [
     ({"page": 1, "units": True}, "units: True is not allowed"),
     ({"page": 1, "priority": 6}, "priority: 6 is not allowed"),
     ({"page": 1, "priority": "high"}, "priority: 'high' is not allowed"),
-    ({"page": 1, "pool": "Shop A"}, "pool: 'Shop A' is not allowed; names of pools have"),
+    ({"page": 1, "pool": "Shop A"}, "pool: 'Shop A' is not allowed; pool names have"),
     ({"page": 1, "job_settings": [1]}, "job_settings: [1] is not allowed; give a dictionary"),
     ({"page": 1, "job_settings": {"X": object()}}, "job_settings.X:"),
     ({"page": 1, "spider_args": "x"}, "spider_args: 'x' is not allowed; give a dictionary"),

@@ -118,6 +118,7 @@ MAY = {
     ("adopt", "scan", "pool_ticket"): "once a minute",
     ("call", "scan", "pool_ticket"): "one row shows that somebody waits",
     ("list_pools", "scan", "pool_ticket"): "all waiting runs are counted, for people",
+    ("list_pools", "temporary", "pool_ticket"): "the waiting runs of one project are counted by pool, for people",
     **{
         (method, "scan", "counted"): "as many rows as the quota allows are read out of an index, and counted"
         for method in ("reserve_run", "create_run", "add_tasks", "quotas_of")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from crawler_lifecycle.domain.bounds import check_name
 from crawler_lifecycle.domain.coverage import Expected, OnViolation
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pools import check_pool_name
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import DEFAULT, Retries
 from crawler_lifecycle.domain.run import Limits, RunRequest, check_sizes
@@ -96,7 +96,7 @@ class CrawlerDefinition:
                 check_declared(f"args.{key}", argument)
             check_sizes(_defaults(self), self.settings)
             self.expected.check()
-            check_pool_name(self.pool)
+            check_name("pool", self.pool, or_none=True)
             check_retries(self.retries, self.resources.memory)
             self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
         except InvalidRequest as error:

@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from crawler_lifecycle.domain.bounds import check_number, check_text, refusal
+from crawler_lifecycle.domain.bounds import check_name, check_number, check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pools import check_pool_name
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 
 from .manager import BUILT_IN, Job, job_text
@@ -87,7 +86,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
     if priority is not None:
         check_number("priority", priority)
     pool = defaults.pool if override.get("pool") is None else override["pool"]
-    check_pool_name(pool)
+    check_name("pool", pool, or_none=True)
     job = Job(
         spider=_spider(spider or override.get("spider") or defaults.spider),
         spider_args=_texts("spider_args", spider_args),

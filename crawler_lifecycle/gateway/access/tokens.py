@@ -22,8 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.domain.bounds import check_name
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.projects import ALL, DEFAULT, check_project
+from crawler_lifecycle.domain.projects import ALL, DEFAULT
 from crawler_lifecycle.domain.run_ref import RunRef
 
 logger = logging.getLogger(__name__)
@@ -262,7 +263,7 @@ def _check_project(name: object) -> None:
     if name == ALL:
         return
     try:
-        check_project(name)
+        check_name("project", name)
     except InvalidRequest as error:
         raise ValueError(f'{error}; "{ALL}" is all projects') from None
 

@@ -494,12 +494,13 @@ async def test_what_is_kept_is_kept_for_each_project() -> None:
 async def test_readers_of_two_projects_share_no_screen(doors: Doors) -> None:
     doors.fill("a-admin")
     async with served(doors.app()) as server, AsyncExitStack() as stack:
-        for who, shown in (("a-read", True), ("b-read", False), ("read", True)):
-            answer = await stack.enter_async_context(
-                listens(doors, server.url, who, "/page/events", params={"path": "/"})
-            )
-            hello, screen = await take(events(answer, read=str), 2)
-            assert (hello.event, f"/runs/{RUN}" in screen.data) == ("hello", shown)
+        for path, has in (("/", f"/runs/{RUN}"), ("/pools", "quagga")):
+            for who, shown in (("a-read", True), ("b-read", False), ("read", True)):
+                answer = await stack.enter_async_context(
+                    listens(doors, server.url, who, "/page/events", params={"path": path})
+                )
+                hello, screen = await take(events(answer, read=str), 2)
+                assert (hello.event, has in screen.data) == ("hello", shown)
 
 
 async def test_an_answer_ends_when_its_token_gets_another_project(doors: Doors) -> None:
