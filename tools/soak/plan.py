@@ -18,8 +18,8 @@ PACE_S = 0.75
 MANAGERS_MAX = 4
 #: A crawl that only a stop, or a signal, ends within the time of a soak.
 ENDLESS = 3600.0
-#: What a run has whose crawlers need memory, and how many MiB they may need: for some the first try has enough, for some
-#: a later one, for the last none.
+#: What a run has whose crawlers need memory, and how many MiB they may need: of some the first try has enough, of some
+#: a later one, of the last none.
 HUNGRY: dict[str, Any] = {
     "resources": {"memory": "64Mi"},
     "retries": {"on": ["interrupted", "evicted", "lost", "oom"], "memory_factor": 2, "memory_cap": "224Mi"},
