@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from tools.soak.book import Book
-from tools.soak.checks import Case, check
+from tools.soak.checks import Case, check, growth, tries
 from tools.soak.journal import Ask, Deeds, Kill, Process
 from tools.soak.manager_book import check_managers
 from tools.soak.manager_judge import of_ledger, stands_still
 from tools.soak.plan import Plan, Step, without_lost_disks, write_plan
 from tools.soak.strikes import Strike
-from tools.soak.truth import Stops, allowed, verdicts
+from tools.soak.truth import OOM, Stops, allowed, verdicts
 from tools.soak.world import SoakWorld
 
 T = 1_000_000.0
@@ -241,6 +241,46 @@ def test_what_happens_at_the_same_time_may_come_first_or_last() -> None:
     told = process(end={"at": T + 5, "code": 0, "reason": "closespider_x", "pages": 7})
     assert allowed(told, [], NO_STOP) == {("SUCCEEDED", "closespider_x")}
     assert {status for status, _ in allowed(told, [], surely)} == {"CANCELLED"}
+
+
+def test_a_crawler_that_needs_too_much_memory_ends_of_it() -> None:
+    starving = process(end=None, hungry=T + 4)
+    assert allowed(starving, [], NO_STOP, starves=True) == {OOM}
+    assert allowed(starving, [], NO_STOP) == set(), "it had enough"
+    assert allowed(process(end=None), [], NO_STOP, starves=True) == set(), "it had not begun to eat"
+    assert allowed(process(hungry=T + 4), [], NO_STOP, starves=True) == {OOM}, "nobody noticed what it took"
+    watcher = Kill((1, 0, 1), "supervisor", T + 4)
+    assert ("SUCCEEDED", "finished") in allowed(process(hungry=T + 4), [watcher], NO_STOP, starves=True)
+
+
+@pytest.mark.parametrize(
+    ("memory", "outcome", "lie"),
+    [
+        ([None, "128Mi", "224Mi"], "killed by oom", False),
+        ([None, None, None], "interrupted", False),
+        ([None, "64Mi", "128Mi"], "killed by oom", True),
+        ([None, "128Mi", "256Mi"], "killed by oom", True),
+        (["224Mi", "224Mi", "224Mi"], "killed by oom", True),
+        ([None, "128Mi", "128Mi"], "interrupted", True),
+    ],
+)
+def test_memory_grows_after_ends_for_lack_of_it_and_up_to_the_most(
+    memory: list[str | None], outcome: str, lie: bool
+) -> None:
+    rows = [
+        {"task_id": n, "task_index": 0, "attempt": n, "retry": n - 1, "memory": has, "outcome": outcome}
+        | {"superseded_by": n + 1 if n < 3 else None}
+        for n, has in enumerate(memory, 1)
+    ]
+    assert bool(list(growth(rows, 64 * 2**20, 2, 224 * 2**20))) is lie
+
+
+def test_an_end_for_lack_of_memory_is_tried_again_where_the_policy_says_so() -> None:
+    case = honest()
+    tried_again(case)
+    case.book.tasks[0]["outcome"] = "killed by oom"
+    assert "0/2 is retry 1 after" in " ".join(tries(case.book.tasks, over=True))
+    assert not list(tries(case.book.tasks, over=True, hungry=True))
 
 
 def test_verdicts() -> None:

@@ -189,9 +189,10 @@ async def test_the_catalogue_says_how_its_crawler_is_tried_again(lab: Lab) -> No
     assert [row.retry_note for row in rows(lab, 2)] == ["exit 9 is final"]
 
 
-def restore_from_before_the_decision(lab: Lab) -> None:
-    """The database again knows only the first try of the first task, which executes."""
-    again = "status = 'RUNNING', superseded_by = NULL, outcome = NULL, cause = NULL, ended_at = NULL, exit_code = NULL"
+def restore_from_before_the_decision(lab: Lab, *, ended: bool) -> None:
+    """The database again knows only the first try of the first task, which executes or has just ended."""
+    executes = ", status = 'RUNNING', outcome = NULL, cause = NULL, ended_at = NULL, exit_code = NULL"
+    again = "superseded_by = NULL" + ("" if ended else executes)
     of_later = ("correction", "status_transition", "task_log", "task_stats", "task_observation")
     with lab.store.database.writer.begin() as connection:
         for statement in (
@@ -203,7 +204,7 @@ def restore_from_before_the_decision(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("executes", [2, 3])
-@pytest.mark.parametrize("before", ["seen", "gone", "gone and no longer tried again", "stopped"])
+@pytest.mark.parametrize("before", ["seen", "on record", "gone", "gone and no longer tried again", "stopped"])
 async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(lab: Lab, before: str, executes: int) -> None:
     """The cluster executes the next try already. No other one begins beside it, and the run ends after it."""
     lab.cluster.behaviour = lambda run, index, attempt: (
@@ -212,11 +213,11 @@ async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(lab: Lab
     policy = {"on": ["evicted"] if "no longer" in before else ["evicted", "lost"], "backoff_s": 0}
     handle = await lab.start({"crawler": "books", "retries": policy, "poll_minutes": SOON})
     await lab.until(lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"])
-    if before != "seen":
+    if before not in ("seen", "on record"):
         for attempt in range(1, executes):
             lab.cluster.vanish(1, 0, attempt)
     calls = len(lab.scheduler.calls)
-    restore_from_before_the_decision(lab)
+    restore_from_before_the_decision(lab, ended=before == "on record")
     if before == "stopped":
         await handle.signal("stop", {"requested_by": "ann"})
         assert (await handle.result()).outcome == "cancelled"

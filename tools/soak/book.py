@@ -17,7 +17,7 @@ RUN = (
 )
 TASK = (
     "task_id, task_index, attempt, superseded_by, status, outcome, cause, cluster_uid, exit_code, exit_signal, pages, "
-    "items, started_at, ended_at, run_attempt, retry, retry_note"
+    "items, started_at, ended_at, run_attempt, retry, retry_note, memory"
 )
 TRANSITION = "seq, task_id, attempt, from_status, to_status, cluster_time, committed_at, lag_ms, source"
 CORRECTION = "id, task_id, attempt, kind, believed, truth, truth_since, believed_since, lag_ms, created_at, found_by"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
 from tests.e2e.world import TERMINAL, Row
@@ -23,6 +25,7 @@ BEHIND_OUR_BACK = ("killed", "vanished", "never_existed", "not_ours")
 NEVER = ("still_alive", "late_evidence", "not_ours")
 #: Ends that another try follows by the usual policy, and how often.
 TRIED_AGAIN, TRIES_MAX = ("interrupted", "evicted", "lost"), 3
+OOM, MIB = "killed by oom", 2**20
 
 
 @dataclass
@@ -52,6 +55,16 @@ class Case:
         asks, escalates = self.deeds.of(self.number, "stop", "cancel"), "force_stop_after_s" in self.request["limits"]
         return stops_at(at, asks, Era(since, former), self.limit(at), escalates=escalates)
 
+    @property
+    def first_memory(self) -> int | None:
+        """The bytes of memory of first tries; ``None``: their memory has no limit."""
+        return parse_memory(self.request.get("resources", {}).get("memory"))
+
+    def starves(self, task: Row, process: Process) -> bool:
+        """Whether the crawler needs more than its try had. What it has besides is little."""
+        has = parse_memory(task.get("memory")) or self.first_memory
+        return has is not None and int(process.args.get("needs", 0)) * MIB >= has
+
     def limit(self, at: float) -> str | None:
         """``timed_out`` where the run may have run for so long by then."""
         seconds = self.request["limits"].get("run_timeout_s")
@@ -64,7 +77,11 @@ def check(case: Case) -> Iterator[str]:
     yield from _executions(case)
     yield from _tasks(case)
     stopped = bool(case.deeds.of(case.number, "stop", "cancel")) or "run_timeout_s" in case.request["limits"]
-    yield from tries(case.book.tasks, over=case.book.ended and not stopped)
+    yield from tries(case.book.tasks, over=case.book.ended and not stopped, hungry=case.first_memory is not None)
+    if case.first_memory is not None:
+        policy = case.request["retries"]
+        most = parse_memory(policy["memory_cap"]) or 0
+        yield from growth(case.book.tasks, case.first_memory, policy["memory_factor"], most)
     yield from _verdict(case)
     yield from _chains(case)
     yield from _nothing_after_the_end(case)
@@ -128,7 +145,7 @@ def _tasks(case: Case) -> Iterator[str]:
             continue
         process = processes[0]
         stops = case.stops(process.last, process.begin)
-        right = allowed(process, case.kills(task), stops)
+        right = allowed(process, case.kills(task), stops, starves=case.starves(task, process))
         if end not in right:
             kills = _told(case.kills(task))
             yield f"{name} is {end}, right would be {sorted(right)} ({stops}): {process}; kills {kills}"
@@ -168,9 +185,10 @@ def _verdict(case: Case) -> Iterator[str]:
         yield f"the run is {found} over {ends}, right would be {right} ({stops})"
 
 
-def tries(tasks: list[Row], *, over: bool) -> Iterator[str]:
+def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str]:
     """Each further try follows one end that the policy tries again. If the run is over, each such end has its try or
-    the reason why there is none."""
+    the reason why there is none. ``hungry``: its policy also tries again what had too little memory."""
+    again = {*TRIED_AGAIN, *([OOM] if hungry else [])}
     by_name = {(task["task_index"], task["attempt"]): task for task in tasks}
     if len(by_name) < len(tasks):
         yield f"of {len(tasks)} tries only {len(by_name)} have names of their own"
@@ -179,13 +197,28 @@ def tries(tasks: list[Row], *, over: bool) -> Iterator[str]:
         follows = before is not None and before["run_attempt"] == task["run_attempt"]
         if task["retry"] or follows:
             right = follows and before is not None and before["superseded_by"] == task["task_id"]
-            if not right or before["outcome"] not in TRIED_AGAIN or task["retry"] != before["retry"] + 1:
+            if not right or before["outcome"] not in again or task["retry"] != before["retry"] + 1:
                 yield f"{index}/{attempt} is retry {task['retry']} after {before}"
         if task["retry"] > TRIES_MAX:
             yield f"{index}/{attempt} is retry {task['retry']} of {TRIES_MAX}"
         decided = task["superseded_by"] is not None or task["retry_note"] is not None
-        if over and task["outcome"] in TRIED_AGAIN and not decided:
+        if over and task["outcome"] in again and not decided:
             yield f"{index}/{attempt} ended by {task['outcome']}: it was not tried again, and nobody says why"
+
+
+def growth(tasks: list[Row], first: int, factor: float, most: int) -> Iterator[str]:
+    """A try after an end for lack of memory has more by the factor, up to the most; any other has as much."""
+    by_next = {task["superseded_by"]: task for task in tasks if task["superseded_by"] is not None}
+    for task in tasks:
+        before, has = by_next.get(task["task_id"]), parse_memory(task.get("memory")) or first
+        if not task["retry"] or before is None:
+            continue
+        had = parse_memory(before.get("memory")) or first
+        right = min(most, math.ceil(had * factor / MIB) * MIB) if before["outcome"] == OOM else had
+        if has != right or (before["outcome"] == OOM and had >= most):
+            name = f"{task['task_index']}/{task['attempt']}"
+            how = f"after {had // MIB} and {before['outcome']}"
+            yield f"{name} has {has // MIB} MiB {how}, right would be {right // MIB}"
 
 
 # --- the ledger ------------------------------------------------------------------------------------------------------

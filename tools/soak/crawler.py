@@ -4,7 +4,8 @@ Every process writes one file of JSON lines, outside of the service's folders: i
 second for as long as it executes, every stop ``signal``, and its ``end`` just before it ends as its arguments say. What
 is killed has no ``end``; its last beat tells until when it executed. Standard library only.
 
-Arguments: ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (goes on after SIGTERM).
+Arguments: ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (goes on after SIGTERM), ``needs`` (MiB
+of memory at its end).
 """
 
 import contextlib
@@ -15,6 +16,8 @@ import sys
 import time
 
 BEAT_S = 0.2
+#: Seconds for which it holds the memory that it needs: whoever watches it looks twice a second.
+HELD_S = 4.0
 
 
 class Journal:
@@ -66,7 +69,21 @@ class Crawl:
             if time.monotonic() - self.told > 0.7:
                 self.tell()
             time.sleep(min(BEAT_S, max(0.0, end - time.monotonic())))
+        if "needs" in self.args:
+            self.eat(int(self.args["needs"]))
         return self.finish(*self.args["how"].split(":"))
+
+    def eat(self, mebibytes):
+        """Take so much memory, and hold it. Where it gets no more, it holds what it has."""
+        self.journal.say("hungry", needs=mebibytes)
+        held = []
+        with contextlib.suppress(MemoryError):
+            for _ in range(mebibytes):
+                held.append(b"x" * 2**20)
+        until = time.monotonic() + HELD_S
+        while time.monotonic() < until:
+            self.journal.say("beat")
+            time.sleep(BEAT_S)
 
     def finish(self, kind, value=""):
         """``finished``; ``exit:N``; ``silent:N`` (no word about it); ``reason:WORD``; ``signal:N``; ``lost``."""

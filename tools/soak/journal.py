@@ -35,6 +35,8 @@ class Process:
     lost: float | None
     """When it killed its own runner."""
     signals: list[float]
+    hungry: float | None = None
+    """When it began to take the memory that it needs."""
 
     @property
     def name(self) -> Name:
@@ -65,6 +67,7 @@ def read_process(file: Path) -> Process | None:
     first = lines[0]
     ends = [line for line in lines if line["what"] == "end"]
     losses = [line["at"] for line in lines if line["what"] == "lost"]
+    hungers = [line["at"] for line in lines if line["what"] == "hungry"]
     return Process(
         run_id=first["run_id"],
         index=first["task_index"],
@@ -79,6 +82,7 @@ def read_process(file: Path) -> Process | None:
         end=ends[0] if ends else None,
         lost=losses[0] if losses else None,
         signals=[line["at"] for line in lines if line["what"] == "signal"],
+        hungry=hungers[0] if hungers else None,
     )
 
 

@@ -18,6 +18,13 @@ PACE_S = 0.75
 MANAGERS_MAX = 4
 #: A crawl that only a stop, or a signal, ends within the time of a soak.
 ENDLESS = 3600.0
+#: What a run has whose crawlers need memory, and how many MiB they may need: of some the first try has enough, of some
+#: a later one, of the last none.
+HUNGRY: dict[str, Any] = {
+    "resources": {"memory": "64Mi"},
+    "retries": {"on": ["interrupted", "evicted", "lost", "oom"], "memory_factor": 2, "memory_cap": "224Mi"},
+}
+NEEDS = (10, 80, 80, 160, 260)
 #: Every exit code that means something, and some that do not.
 EXITS = (1, 3, 4, 11, 13, 14, 15, 17, 18, 77, 143)
 
@@ -151,6 +158,10 @@ class _Author:
             limits["force_stop_after_s"] = self.dice.choice([1, 6])
         if self.dice.random() < 0.08:
             limits["run_timeout_s"] = self.dice.choice([3, 8])
+        if self.dice.random() < 0.2:
+            request |= HUNGRY
+            for args in (request["args"], *(task["args"] for task in request.get("tasks", []))):
+                args["needs"] = str(self.dice.choice(NEEDS))
         way = "temporal" if self.dice.random() < 0.2 else "gateway"
         self.add_step("start", self.runs, way=way, request={**request, "limits": limits})
 

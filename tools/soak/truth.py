@@ -15,6 +15,7 @@ End = tuple[str, str]
 
 CANCELLED: set[End] = {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
 LOST: End = ("LOST", "lost")
+OOM: End = ("FAILED", "killed by oom")
 FAILED: End = ("FAILED", "failed")
 INTERRUPTED: End = ("FAILED", "interrupted")
 BY_CODE: dict[int, End] = {
@@ -89,8 +90,8 @@ def silent(process: Process) -> bool:
     return bool(end and end.get("code") == 0 and end.get("reason") is None)
 
 
-def allowed(process: Process, kills: Sequence[Kill], stops: Stops) -> set[End]:
-    """Every end that the task of this process may be recorded with."""
+def allowed(process: Process, kills: Sequence[Kill], stops: Stops, *, starves: bool = False) -> set[End]:
+    """Every end that the task of this process may be recorded with. ``starves``: it needs more memory than it has."""
     deadly = [kill for kill in kills if kill.whom in ("crawler", "runner")]
     if process.lost is not None:
         deadly.append(Kill(process.name, "runner", process.lost))
@@ -101,6 +102,9 @@ def allowed(process: Process, kills: Sequence[Kill], stops: Stops) -> set[End]:
         # Without its runner nobody sums up, whatever the crawler does then.
         if not any(kill.whom == "runner" for kill in interrupted):
             found |= natural
+    if starves and process.hungry is not None:
+        # Whoever watches its memory may have been killed before.
+        found = {OOM} if not kills else found | {OOM}
     if any(kill.whom == "disk" for kill in kills):
         found |= {FAILED, LOST}
     if deadly:

@@ -49,6 +49,7 @@ CATALOGUE = """
     seconds: {{default: "1"}}
     how: {{default: finished}}
     deaf: {{required: false}}
+    needs: {{required: false}}
     number: {{required: false}}
 - name: aside
   kind: command

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
-from tools.soak.checks import tries
+from tools.soak.checks import growth, tries
 from tools.soak.kubernetes.ends import SECOND, Stops, allowed, exit_of
-from tools.soak.kubernetes.plan import CRAWLERS
+from tools.soak.kubernetes.plan import CRAWLERS, FACTOR, MEMORY, MEMORY_CAP
 from tools.soak.kubernetes.record import PodStory, Recorder, Story, is_over, moment, state
 from tools.soak.kubernetes.world import World
 
@@ -256,10 +257,24 @@ def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations
         yield f"is {run.status} / {run.outcome}, and its tasks are {counted}"
     if run.outcome == "cancelled" and not stopped:
         yield "is cancelled, and nobody asked for that"
-    yield from tries([asdict(row) for row in rows], over=not stopped and run.outcome != "timed_out")
+    told = [asdict(row) for row in rows]
+    yield from tries(told, over=not stopped and run.outcome != "timed_out", hungry=True)
     indexes = [row.task_index for row in rows if row.superseded_by is None]
     if len(indexes) != len(set(indexes)):
         yield f"has two rows that count for one task: {sorted(indexes)}"
+
+
+def judge_memory(cases: Sequence[Case]) -> Violations:
+    """The memory that each try truly had, by its Job, after the end of the try before."""
+    told = [asdict(case.row) | {"memory": _memory_of(case.job)} for case in cases if case.job is not None]
+    yield from growth(told, parse_memory(MEMORY) or 0, FACTOR, parse_memory(MEMORY_CAP) or 0)
+
+
+def _memory_of(job: Story) -> str | None:
+    containers = job.first["spec"]["template"]["spec"]["containers"]
+    [crawler] = [one for one in containers if one["name"] == "crawler"]
+    found: str | None = crawler.get("resources", {}).get("limits", {}).get("memory")
+    return found
 
 
 def judge_pods(recorder: Recorder, corrected: Container[tuple[int, int]]) -> Iterator[tuple[int, str]]:

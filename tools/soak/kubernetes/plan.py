@@ -11,11 +11,14 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted, summary
 
+#: Of every try: the memory of the first one, how it grows after an end for lack of it, and the most.
+MEMORY, FACTOR, MEMORY_CAP = "64Mi", 2, "224Mi"
+
 
 def _crawler(
     name: str, *, cpu: str | None = None, limits: Mapping[str, float] | None = None, **script: str
 ) -> CrawlerDefinition:
-    return replace(scripted(name, Resources(cpu=cpu) if cpu else None, **script), limits=dict(limits or {}))
+    return replace(scripted(name, Resources(cpu, MEMORY), **script), limits=dict(limits or {}))
 
 
 #: End by themselves, if they are let.

@@ -46,12 +46,14 @@ from tests.kubernetes.cluster.processes import Part
 from tests.kubernetes.kube_lab import KubeScheduler
 from tests.support.fakes.services import FakeCatalogue
 from tests.support.lab import Outside
-from tools.soak.kubernetes.plan import CRAWLERS
+from tools.soak.kubernetes.plan import CRAWLERS, FACTOR, MEMORY_CAP
 
 ROOT = Path(__file__).parents[3]
 THREADS = 8
 #: The usual policy, within the time of a soak.
-RETRIES = Retries(backoff_s=1)
+RETRIES = Retries(
+    backoff_s=1, on=["interrupted", "evicted", "lost", "oom"], memory_factor=FACTOR, memory_cap=MEMORY_CAP
+)
 #: Long enough for whoever is just about to put something right, and short enough for a soak.
 RULES = AuditRules(grace_s=2, orphan_grace_s=3, start_grace_s=2, record_grace_s=30, resend_s=1)
 

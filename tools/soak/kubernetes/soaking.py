@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import list_held, remove_finalizer
 from crawler_lifecycle.ports.runs import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
-from tools.soak.kubernetes.judge import Case, cases, evidence, judge_pods, judge_run, judge_task
+from tools.soak.kubernetes.judge import Case, cases, evidence, judge_memory, judge_pods, judge_run, judge_task
 from tools.soak.kubernetes.plan import CRAWLERS, Plan, PlannedRun, Step
 from tools.soak.kubernetes.record import FINALIZER
 from tools.soak.kubernetes.troubles import Troubles
@@ -168,7 +168,7 @@ def _judge(here: World, verdict: Verdict) -> None:
         mine = cases(here, run, number)
         rows[run.run_id] = number, run, mine
         stopped = any(case.stops.earliest is not None for case in mine)
-        wrong = list(judge_run(run, [case.row for case in mine], stopped))
+        wrong = list(judge_run(run, [case.row for case in mine], stopped)) + list(judge_memory(mine))
         for case in mine:
             wrong += [f"{case}\n  {text}" for text in judge_task(case)]
         wrongs[run.run_id] = wrong
