@@ -26,7 +26,8 @@ OPEN = {
     "run {} is {}, waits for {}": f"SELECT run_id, status, waiting_for FROM run_history WHERE status NOT IN {OVER}",
     "task {}/{}/{} is {}": f"{TASKS} WHERE status NOT IN {ENDED}",
     "run {}, attempt {}: its archive is not on record": "SELECT r.run_id, r.attempt FROM run_history r "
-    "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL",
+    "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL "
+    "AND r.deleted_at IS NULL",
     "manager {} is {}": f"SELECT flow_id, status FROM manager WHERE status NOT IN {OVER}",
     "graph {} is {}": "SELECT graph_key, state FROM graph WHERE state IN ('draft', 'executing')",
     "the deletion of run {} has not ended": "SELECT run_id FROM run_history "

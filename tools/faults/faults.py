@@ -257,8 +257,8 @@ class Faults:
     def _clock(self, label: str, whom: str) -> Strike:
         """The wall clock of one process jumps, and comes back. Counted by the date of its own answers."""
         by = self.dice.choice((-600, -3, 3, 600))
-        file, url = self.world.clock(whom), f"http://127.0.0.1:{self.world.port(whom)}/healthz"
-        file.write_text(f"{by:+d}\n")
+        url = f"http://127.0.0.1:{self.world.port(whom)}/healthz"
+        self.world.set_clock(whom, by)
 
         def count(did: dict[str, float]) -> None:
             with suppress(httpx.HTTPError, KeyError):
@@ -267,7 +267,7 @@ class Faults:
                 if abs(off - by) < 2:
                     did[f"answers dated {by:+d} s"] = did.get(f"answers dated {by:+d} s", 0) + 1
 
-        return Strike(label, time.time() + self.dice.uniform(10, 20), lambda: _write(file, "+0\n"), count)
+        return Strike(label, time.time() + self.dice.uniform(10, 20), lambda: self.world.set_clock(whom, 0), count)
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 
@@ -297,10 +297,6 @@ class Faults:
 @dataclass
 class _Disk(Strike):
     healed: bool = False
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(text)
 
 
 def _lives(pid: int, start: int) -> bool:

@@ -22,7 +22,7 @@ ASKS_S = 120.0
 PACE_S = 2.0
 #: A crawl that only a stop ends. All of them are stopped in the end.
 ENDLESS = 3600.0
-SCHEDULE, EVERY = "faults", 15.0
+SCHEDULE, EVERY = "faults", 15
 SCHEDULED = {"run": {"crawler": "soak", "poll_minutes": [0.1]}, "every_s": EVERY, "overlap": "allow", "catch_up_s": 600}
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
 
