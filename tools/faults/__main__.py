@@ -48,9 +48,12 @@ def left(world: World) -> list[str]:
 
 def settle(world: World) -> list[str]:
     """Wait until nothing is open; what is, so long after the faults."""
-    end = time.monotonic() + SETTLE_S
+    end = told = time.monotonic() + SETTLE_S
     while (found := left(world)) and time.monotonic() < end:
         world.tick()
+        if time.monotonic() > told - SETTLE_S + 15:
+            told += 15
+            world.say(f"  {len(found)} left: {'; '.join(found[:3])}")
         time.sleep(1.0)
     return found
 

@@ -129,10 +129,10 @@ class Load:
         """A chain of crawls."""
         self._count += 1
         names = [f"g{self._count}-{n}" for n in range(self.dice.randint(2, 4))]
-        steps = [
+        steps: list[dict[str, Any]] = [
             {
                 "path": name, "kind": "crawl", "deps": [before] if before else [],
-                "job": {"crawler": "soak", "args": {"number": name, "seconds": str(self.dice.randint(0, 5))}},
+                "job": {"crawler": "soak", "poll_minutes": [0.1], "args": {"number": name}},
             }
             for before, name in zip(["", *names], names, strict=False)
         ]  # fmt: skip
