@@ -101,6 +101,7 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=settle(world))
     world.say(f"settled; {sampler.samples} samples, {sampler.unread} while the database was away")
     sampler.stop()
+    world.dump()
     gather(world, evidence)
     evidence.asks, evidence.seen = load.asks, sampler.untrue
     evidence.wanted, evidence.schedule = load.wanted, load.schedule

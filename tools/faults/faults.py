@@ -24,6 +24,14 @@ PATIENCE_S = 40.0
 #: Between two faults, so that most are alone; the rest meets what an earlier one left.
 PAUSE_S = (3.0, 9.0)
 SERVERS = ("temporal", "postgres", "mariadb", "s3")
+KINDS = {
+    **dict.fromkeys(("refuse", "reset", "latency", "black hole", "cut"), PROXIED),
+    "kill": (*OURS, *SERVERS, "crawler"),
+    "freeze": (*OURS, *SERVERS[:3], "crawler"),
+    "disk full": ("tasks",),
+    "away": ("all of ours",),
+    "clock": ("gateway-2", "worker-2"),
+}
 
 
 @dataclass
@@ -87,16 +95,10 @@ class Faults:
             time.sleep(0.1)
 
     def _draw(self) -> tuple[str, str]:
-        """The next of a shuffled deck, so that a longer play meets all kinds."""
+        """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
         if not self._deck:
-            kinds = {
-                "refuse": PROXIED, "reset": PROXIED, "latency": PROXIED, "black hole": PROXIED, "cut": PROXIED,
-                                "kill": (*OURS, *SERVERS, "crawler"), "freeze": (*OURS, *SERVERS[:3], "crawler"),
-                "disk full": ("tasks",), "away": ("all of ours",), "clock": ("gateway-2", "worker-2"),
-            }  # fmt: skip
-            for kind, whom in kinds.items():
-                chosen = [one for one in whom if self.only in f"{kind} of {one}"]
-                self._deck += [(kind, one) for one in chosen]
+            chosen = {kind: [one for one in whom if self.only in f"{kind} of {one}"] for kind, whom in KINDS.items()}
+            self._deck = [(kind, self.dice.choice(whom)) for kind, whom in chosen.items() if whom]
             self.dice.shuffle(self._deck)
         return self._deck.pop()
 
