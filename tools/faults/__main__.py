@@ -26,7 +26,8 @@ OPEN = {
     "run {} is {}, waits for {}": f"SELECT run_id, status, waiting_for FROM run_history WHERE status NOT IN {OVER}",
     "task {}/{}/{} is {}": f"{TASKS} WHERE status NOT IN {ENDED}",
     "run {}, attempt {}: its archive is not on record": "SELECT r.run_id, r.attempt FROM run_history r "
-    "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL",
+    "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL "
+    "AND r.deleted_at IS NULL",
     "manager {} is {}": f"SELECT flow_id, status FROM manager WHERE status NOT IN {OVER}",
     "graph {} is {}": "SELECT graph_key, state FROM graph WHERE state IN ('draft', 'executing')",
     "the deletion of run {} has not ended": "SELECT run_id FROM run_history "
@@ -47,9 +48,12 @@ def left(world: World) -> list[str]:
 
 def settle(world: World) -> list[str]:
     """Wait until nothing is open; what is, so long after the faults."""
-    end = time.monotonic() + SETTLE_S
+    end = told = time.monotonic() + SETTLE_S
     while (found := left(world)) and time.monotonic() < end:
         world.tick()
+        if time.monotonic() > told - SETTLE_S + 15:
+            told += 15
+            world.say(f"  {len(found)} left: {'; '.join(found[:3])}")
         time.sleep(1.0)
     return found
 
@@ -97,6 +101,7 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=settle(world))
     world.say(f"settled; {sampler.samples} samples, {sampler.unread} while the database was away")
     sampler.stop()
+    world.dump()
     gather(world, evidence)
     evidence.asks, evidence.seen = load.asks, sampler.untrue
     evidence.wanted, evidence.schedule = load.wanted, load.schedule

@@ -24,6 +24,14 @@ PATIENCE_S = 40.0
 #: Between two faults, so that most are alone; the rest meets what an earlier one left.
 PAUSE_S = (3.0, 9.0)
 SERVERS = ("temporal", "postgres", "mariadb", "s3")
+KINDS = {
+    **dict.fromkeys(("refuse", "reset", "latency", "black hole", "cut"), PROXIED),
+    "kill": (*OURS, *SERVERS, "crawler"),
+    "freeze": (*OURS, *SERVERS[:3], "crawler"),
+    "disk full": ("tasks",),
+    "away": ("all of ours",),
+    "clock": ("gateway-2", "worker-2"),
+}
 
 
 @dataclass
@@ -87,16 +95,10 @@ class Faults:
             time.sleep(0.1)
 
     def _draw(self) -> tuple[str, str]:
-        """The next of a shuffled deck, so that a longer play meets all kinds."""
+        """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
         if not self._deck:
-            kinds = {
-                "refuse": PROXIED, "reset": PROXIED, "latency": PROXIED, "black hole": PROXIED, "cut": PROXIED,
-                                "kill": (*OURS, *SERVERS, "crawler"), "freeze": (*OURS, *SERVERS[:3], "crawler"),
-                "disk full": ("tasks",), "away": ("all of ours",), "clock": ("gateway-2", "worker-2"),
-            }  # fmt: skip
-            for kind, whom in kinds.items():
-                chosen = [one for one in whom if self.only in f"{kind} of {one}"]
-                self._deck += [(kind, one) for one in chosen]
+            chosen = {kind: [one for one in whom if self.only in f"{kind} of {one}"] for kind, whom in KINDS.items()}
+            self._deck = [(kind, self.dice.choice(whom)) for kind, whom in chosen.items() if whom]
             self.dice.shuffle(self._deck)
         return self._deck.pop()
 
@@ -257,8 +259,8 @@ class Faults:
     def _clock(self, label: str, whom: str) -> Strike:
         """The wall clock of one process jumps, and comes back. Counted by the date of its own answers."""
         by = self.dice.choice((-600, -3, 3, 600))
-        file, url = self.world.clock(whom), f"http://127.0.0.1:{self.world.port(whom)}/healthz"
-        file.write_text(f"{by:+d}\n")
+        url = f"http://127.0.0.1:{self.world.port(whom)}/healthz"
+        self.world.set_clock(whom, by)
 
         def count(did: dict[str, float]) -> None:
             with suppress(httpx.HTTPError, KeyError):
@@ -267,7 +269,7 @@ class Faults:
                 if abs(off - by) < 2:
                     did[f"answers dated {by:+d} s"] = did.get(f"answers dated {by:+d} s", 0) + 1
 
-        return Strike(label, time.time() + self.dice.uniform(10, 20), lambda: _write(file, "+0\n"), count)
+        return Strike(label, time.time() + self.dice.uniform(10, 20), lambda: self.world.set_clock(whom, 0), count)
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 
@@ -297,10 +299,6 @@ class Faults:
 @dataclass
 class _Disk(Strike):
     healed: bool = False
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(text)
 
 
 def _lives(pid: int, start: int) -> bool:

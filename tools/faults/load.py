@@ -22,7 +22,7 @@ ASKS_S = 120.0
 PACE_S = 2.0
 #: A crawl that only a stop ends. All of them are stopped in the end.
 ENDLESS = 3600.0
-SCHEDULE, EVERY = "faults", 15.0
+SCHEDULE, EVERY = "faults", 15
 SCHEDULED = {"run": {"crawler": "soak", "poll_minutes": [0.1]}, "every_s": EVERY, "overlap": "allow", "catch_up_s": 600}
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
 
@@ -129,10 +129,10 @@ class Load:
         """A chain of crawls."""
         self._count += 1
         names = [f"g{self._count}-{n}" for n in range(self.dice.randint(2, 4))]
-        steps = [
+        steps: list[dict[str, Any]] = [
             {
                 "path": name, "kind": "crawl", "deps": [before] if before else [],
-                "job": {"crawler": "soak", "args": {"number": name, "seconds": str(self.dice.randint(0, 5))}},
+                "job": {"crawler": "soak", "poll_minutes": [0.1], "args": {"number": name}},
             }
             for before, name in zip(["", *names], names, strict=False)
         ]  # fmt: skip
