@@ -78,8 +78,8 @@ LIES: dict[str, tuple[Callable[[], Case], str]] = {
         "order: no urgent task overtook another one",
     ),
     "a wait below the reserve": (
-        lambda: crawl(honest(), 4, 3, begin=46.5),
-        "reserve: a task below it waited for 16.5 s without a fault",
+        lambda: crawl(honest(), 4, 9, begin=130.0, end=131.0),
+        "reserve: a task below it waited for 28.0 s without a fault",
     ),
     "share": (lambda: lied(pools=POOLS | {"heavy": Pool(weight=1)}), "shares: in a calm window pool heavy is +"),
     "nobody waited": (

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from tools.soak.journal import Name, clock
 
-#: The bounds of order and reserve: for so long a task may wait although it is its turn, and for so long after a fault
-#: has ended nobody is held to that.
-GRACE_S, RECOVERY_S = 12.0, 40.0
+#: For so long a task may wait although it is its turn, and for so long although its pool is below its reserve: a run
+#: that is called has 10 s to come. After a fault has ended nobody is held to either for a while.
+GRACE_S, RESERVE_S, RECOVERY_S = 12.0, 20.0, 40.0
 #: The part of all begins that may come before a more urgent task which has waited longer than the grace, because of
 #: faults.
 LATE_MOST = 0.1
@@ -126,7 +126,7 @@ class Case:
 
     @cached_property
     def shadows(self) -> list[Span]:
-        """When nobody is held to the grace."""
+        """When nobody is held to the bounds."""
         return merged((fault.at, fault.over + RECOVERY_S) for fault in self.faults)
 
     def calm_s(self, since: float, until: float) -> float:
@@ -256,7 +256,7 @@ def reserves(case: Case) -> Iterator[str]:
     if not (found := kept_waits(case)):
         yield "reserve: no task began below it: it proves nothing"
     for wait in found:
-        if wait > GRACE_S:
+        if wait > RESERVE_S:
             yield f"reserve: a task below it waited for {wait:.1f} s without a fault"
 
 

@@ -43,7 +43,9 @@ POOLS = {"capped": Pool(max=2, weight=4), "heavy": Pool(weight=2), "light": Pool
 #: within the time that everything gets then.
 WAITING = {"capped": 3, "heavy": 7, "light": 4, "kept": 2}
 #: How long tasks take, and how often the pool with the reserve has nothing to do.
-SECONDS, RESTS_S = (6, 9, 12), 20.0
+SECONDS, RESTS_S = (8, 9, 10), 20.0
+#: Urgent runs are of these, by the weights of those whose shares are counted.
+URGENT_POOLS = ("capped", "kept", "light", "heavy", "heavy")
 WORKERS = ("worker", "worker-2")
 PARTS = ("worker", "gateway", "scheduler", "temporal", "database")
 KINDS = [f"{part} {how}" for part in PARTS for how in ("killed", "frozen")]
@@ -99,7 +101,7 @@ class Load:
                 self._order(pool, NORMAL, self._dice.randint(2, 4))
         if urgent and at >= self._urgent:
             self._urgent = at + self._dice.uniform(*URGENT_S)
-            self._order(self._dice.choice(sorted(POOLS)), self._dice.choice((1, 2)), self._dice.randint(1, 2))
+            self._order(self._dice.choice(URGENT_POOLS), self._dice.choice((1, 2)), self._dice.randint(1, 2))
 
     def end(self) -> None:
         """Every run that was asked for is accepted."""
