@@ -14,7 +14,8 @@ from crawler_lifecycle.store import open_store
 from tests.activities import due_cases, graph_cases, manager_cases
 from tests.activities.world import World
 
-FULL = r"^quota starts_per_hour of pool default: 1 of 1 in use; free at 2026-03-01T13:00:"
+#: A project is not told how much others use of a pool that they share.
+FULL = r"^quota starts_per_hour of pool default: no room for this now; try again in 60 s$"
 
 
 def _quoted(w: World, **limits: int) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import func, insert, select
 from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
-from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.projects import limited, only
 from crawler_lifecycle.domain.run import AddedTask
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import Fence
@@ -77,7 +77,8 @@ class AdditionStore(RunPart):
             _check_live(unit)
             first = _next_index(unit)
             check_capacity(first, len(task_args))
-            with limited(unit.run["project"]):  # the token of a crawler sees all, and asks for its own run
+            # The token of a crawler sees all projects, and asks for its own run. With a fence, Temporal asks.
+            with limited(only() if fence is not None else unit.run["project"]):
                 check_quotas(unit.conn, self._quotas, self._pools, unit.run, unit.now, len(task_args), first)
             insert_tasks(unit, first, task_args)
             done = {"run_id": run_id, "request_key": key, "args_hash": fingerprint, "first_index": first}
