@@ -111,6 +111,13 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
     return evidence
 
 
+def interrupted(*_: object) -> None:
+    """Once: what ends the world then is not interrupted again."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
@@ -120,7 +127,7 @@ def main() -> int:
     parser.add_argument("--landed", default="", help="a commit: one gateway and one worker are of that build")
     chosen = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupted)
     began = time.time()
 
     def say(text: str) -> None:

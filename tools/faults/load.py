@@ -63,6 +63,8 @@ class Load:
                 self._ask("stop", f"last-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id=run_id)
         self._pool.shutdown(wait=True)
         late = [run_id for run_id, endless in self.runs.items() if endless]
+        unknown = "SELECT run_id FROM run_history WHERE request_id LIKE 'faults-%'"  # of starts that nobody answered
+        late += [run_id for (run_id,) in self.world.record(unknown) if run_id not in self.runs]
         self._pool = ThreadPoolExecutor(32)
         for run_id in late:  # a resume may have crossed the stop
             self._ask("stop", f"late-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id=run_id)
