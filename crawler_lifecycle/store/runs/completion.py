@@ -73,11 +73,13 @@ def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
 
 
 def _before(unit: Unit) -> list[Coverage]:
-    """Return the coverages of the crawler's last completed runs before this one. Runs without one are left out."""
+    """Return the coverages of the last completed runs of this crawler and project before this one. Runs without one are
+    left out.
+    """
     r = run_history.c
-    query = select(r.fields).where(r.crawler == unit.run["crawler"], r.status == RunStatus.COMPLETED.value)
-    query = query.where(r.run_id < unit.run_id).order_by(r.run_id.desc()).limit(RUNS)
-    query = query.with_hint(run_history, "FORCE INDEX (ix_run_history_crawler_status_run_id)", "mysql")
+    same = (r.project == unit.run["project"], r.crawler == unit.run["crawler"], r.status == RunStatus.COMPLETED.value)
+    query = select(r.fields).where(*same, r.run_id < unit.run_id).order_by(r.run_id.desc()).limit(RUNS)
+    query = query.with_hint(run_history, "FORCE INDEX (ix_run_history_project_crawler_status_run_id)", "mysql")
     return [one for fields in unit.conn.execute(query).scalars() if (one := Coverage.of(fields)) is not None]
 
 

@@ -470,6 +470,14 @@ def test_a_run_is_judged_by_its_tasks_and_the_last_completed_runs_before_it(worl
     assert several.outcome == "coverage"
 
 
+def test_no_run_is_judged_by_those_of_another_project(world: World) -> None:
+    for n in range(3):
+        world.brings(f"a{n}", GOOD, project="a", expected=EXPECTED)
+    for project, outcome in (("b", "finished"), ("a", "coverage")):
+        row = world.row(world.brings(f"less-{project}", LESS, project=project, expected=EXPECTED))
+        assert (row.outcome, "usual" in str(row.cause)) == (outcome, project == "a")
+
+
 def test_a_resumed_run_is_judged_by_the_last_attempt_of_each_task(world: World) -> None:
     for n in range(3):
         world.brings(f"g{n}", GOOD, expected=EXPECTED)
