@@ -70,7 +70,7 @@ def test_a_build_that_is_too_old_refuses_with_the_cure(empty_url: str, newer_bui
     upgrade(empty_url)
     newer_build("0999")
     store = open_store(empty_url)
-    words = rf"0999.*this build \(schema {head_version()}\).*schema 0999 or later.*newer version made it: run that"
+    words = rf"0999.*this build \(schema {head_version()}\).*schema 0999 or later.*newer version made it; run that"
     with pytest.raises(StoreUnavailable, match=words):
         store.health.ping()
     store.close()
