@@ -101,8 +101,8 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=settle(world))
     world.say(f"settled; {sampler.samples} samples, {sampler.unread} while the database was away")
     sampler.stop()
-    world.dump()
     gather(world, evidence)
+    world.dump()
     evidence.asks, evidence.seen = load.asks, sampler.untrue
     evidence.wanted, evidence.schedule = load.wanted, load.schedule
     for name in OURS:  # only the bench kills

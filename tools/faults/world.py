@@ -115,8 +115,19 @@ class World:
 
     def dump(self) -> None:
         """Keep the record, for whoever looks for the cause of a violation."""
-        words = ["mariadb-dump", "-h", "127.0.0.1", "-P", str(self.port("database")), "-u", "root", "lifecycle"]
-        (self.folder / "record.sql").write_text(self._run(*words))
+        words = [
+            "mariadb-dump",
+            "--hex-blob",
+            "-h",
+            "127.0.0.1",
+            "-P",
+            str(self.port("database")),
+            "-u",
+            "root",
+            "lifecycle",
+        ]
+        with (self.folder / "record.sql").open("wb") as file:
+            subprocess.run(words, stdout=file, check=True, timeout=120)
 
     def tick(self) -> None:
         for part in self.parts.values():
