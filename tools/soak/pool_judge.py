@@ -21,7 +21,7 @@ GRACE_S, RESERVE_S, RECOVERY_S = 12.0, 20.0, 40.0
 #: faults.
 LATE_MOST = 0.1
 #: How far a pool may be from its share: in a window without faults, and over the whole soak.
-CALM_SHARE, SOAK_SHARE = 0.25, 0.3
+CALM_SHARE, SOAK_SHARE = 0.2, 0.25
 #: The part of a window in which the pools must have waited, or it proves nothing.
 COVERED = 0.7
 #: Priorities beyond this one wait until the end of the load.
