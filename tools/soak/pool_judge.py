@@ -19,9 +19,9 @@ from tools.soak.journal import Name, clock
 GRACE_S, RESERVE_S, RECOVERY_S = 12.0, 20.0, 40.0
 #: The part of all begins that may come before a more urgent task which has waited longer than the grace, because of
 #: faults.
-LATE_MOST = 0.1
+LATE_MOST = 0.15
 #: How far a pool may be from its share: in a window without faults, and over the whole soak.
-CALM_SHARE, SOAK_SHARE = 0.25, 0.3
+CALM_SHARE, SOAK_SHARE = 0.2, 0.25
 #: The part of a window in which the pools must have waited, or it proves nothing.
 COVERED = 0.7
 #: Priorities beyond this one wait until the end of the load.

@@ -49,7 +49,7 @@ URGENT_POOLS = ("capped", "kept", "light", "heavy", "heavy")
 WORKERS = ("worker", "worker-2")
 PARTS = ("worker", "gateway", "scheduler", "temporal", "database")
 KINDS = [f"{part} {how}" for part in PARTS for how in ("killed", "frozen")]
-#: Until then all slots are taken, and nobody begins because the machine is empty.
+#: From then on all slots are taken, and what is least urgent does not begin because the machine is empty.
 FULL_S = 15.0
 #: Parts of the whole time: until here no fault and nothing urgent, the first storm, urgent runs and no fault, a storm.
 CALM, STORM, URGENT = 0.3, 0.55, 0.7
@@ -236,7 +236,8 @@ def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float)
     say("the faults are over")
     wrong = [*strikes.wrong, *load.refused, *settled(world)]
     rows = world.query("SELECT run_id, task_index, attempt, status FROM task_history")
-    calm, whole = (began + FULL_S, began + seconds * CALM), (began + FULL_S, over)
+    # What a pool takes before the others wait is part of its share, and is made up for afterwards: it counts.
+    calm, whole = (began, began + seconds * CALM), (began, over)
     crawls = crawls_of(world, recorder)
     case = Case(POOLS, SLOTS, load.orders, crawls, strikes.faults, calm, whole, rows, KINDS)  # type: ignore[arg-type]
     (world.folder / "case.txt").write_text(repr(case))  # for whoever looks for the reason
