@@ -384,7 +384,7 @@ def _adopt_queued(unit: Unit) -> None:
     task_ids = unit.conn.execute(queued.with_for_update()).scalars().all()
     if task_ids:
         now = {"attempt": first_attempt(unit), "run_attempt": unit.attempt}
-        _set_queued(unit, task_ids, **now, offered_until=None, not_before=None)
+        _set_queued(unit, task_ids, **now, retry=0, offered_until=None, not_before=None)
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:

@@ -171,6 +171,16 @@ def test_a_resume_counts_its_own_tries_under_numbers_above_all_before(world: Wor
     assert used == [0], "the tries of the former attempt are not counted"
 
 
+def test_a_resume_counts_a_try_that_waits_as_the_first_one(world: World) -> None:
+    fence = world.executing(tasks=2)
+    lose(world, fence, 1)
+    world.store.retries.retry_ended(fence, after(60), 3)
+    second = world.resume(fence)  # its workflow was terminated
+    now = [(t.task_index, t.attempt, t.run_attempt, t.retry) for t in tries(world, second) if t.superseded_by is None]
+    assert now == [(0, 1, 1, 0), (1, 3, 2, 0)]
+    assert world.store.retries.resting(fence.run_id) == Resting(0, None)
+
+
 def test_the_verdict_counts_the_last_try(world: World) -> None:
     fence = world.executing(tasks=2)
     lose(world, fence, 0)
