@@ -121,5 +121,16 @@ def test_a_fault_explains_a_wait() -> None:
     assert max(raw for _, raw, *_ in late(case)) == 22.0
 
 
+@pytest.mark.parametrize(("begin", "found"), [(105.0, False), (118.0, True)])
+def test_a_turn_comes_when_what_is_more_urgent_has_begun(begin: float, found: bool) -> None:
+    """Both waited all the time; the last of the more urgent ones began at 101."""
+    more = {6: Order(6, "heavy", 4, 1, 0.0), 7: Order(7, "light", 5, 1, 0.0)}
+    crawls = [Crawl(7, 0, 1, begin, begin + 9), Crawl(6, 0, 1, begin + 1, begin + 9)]
+    rows = [(one, 0, 1, "SUCCEEDED") for one in more]
+    case = honest()
+    case = lied(orders=case.orders | more, crawls=[*case.crawls, *crawls], rows=[*case.rows, *rows])
+    assert any("run 6 of priority 4" in text for text in judge(case)) == found
+
+
 def test_spans_are_merged() -> None:
     assert merged([(3, 4), (0, 1), (1, 2), (3.5, 5)]) == [(0, 2), (3, 5)]

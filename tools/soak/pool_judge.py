@@ -19,7 +19,7 @@ from tools.soak.journal import Name, clock
 GRACE_S, RESERVE_S, RECOVERY_S = 12.0, 20.0, 40.0
 #: The part of all begins that may come before a more urgent task which has waited longer than the grace, because of
 #: faults.
-LATE_MOST = 0.15
+LATE_MOST = 0.1
 #: How far a pool may be from its share: in a window without faults, and over the whole soak.
 CALM_SHARE, SOAK_SHARE = 0.2, 0.25
 #: The part of a window in which the pools must have waited, or it proves nothing.
@@ -125,6 +125,12 @@ class Case:
         return {name: self.of(name) for name in self.pools}
 
     @cached_property
+    def more_urgent(self) -> dict[int, list[float]]:
+        """When tasks more urgent than this priority began: until the last of them it was not the turn of this one."""
+        begins = [(one.priority, begin) for one, _, begin in self.tasks]
+        return {n: sorted(begin for priority, begin in begins if priority < n) for n in range(1, 6)}
+
+    @cached_property
     def shadows(self) -> list[Span]:
         """When nobody is held to the bounds."""
         return merged((fault.at, fault.over + RECOVERY_S) for fault in self.faults)
@@ -209,7 +215,9 @@ def late(case: Case) -> Iterator[tuple[float, float, Crawl, Order]]:
             if one.priority < mine.priority and since < crawl.begin < begin:
                 room = case.level[one.pool].below_since(crawl.begin, case.pools[one.pool].max or case.slots + 1)
                 if room is not None:
-                    since = max(since, room)
+                    before = case.more_urgent[one.priority]
+                    last = bisect_right(before, crawl.begin) - 1
+                    since = max(since, room, before[last] if last >= 0 else since)
                     found.append((case.calm_s(since, crawl.begin), crawl.begin - since, one))
         if found:
             calm_s, _, one = max(found, key=lambda each: each[0])
