@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
 from tests.contracts.cluster.kube_harness import summary
 from tools.soak.kubernetes.ends import Stops
-from tools.soak.kubernetes.judge import Case, judge_run, judge_task
+from tools.soak.kubernetes.judge import Case, judge_memory, judge_run, judge_task
 from tools.soak.kubernetes.plan import make_plan
 from tools.soak.kubernetes.record import FINALIZER, SETTLED, PodStory, Story, Version
 
@@ -105,6 +106,27 @@ def test_the_truth_is_believed() -> None:
 def test_a_lie_is_noticed(lie: Case, words: str) -> None:
     found = list(judge_task(lie))
     assert any(words in text for text in found), found
+
+
+def test_an_end_that_the_node_tells_twice_may_have_either_time() -> None:
+    twice = pod(1, end=5, freed=20)
+    twice.versions[-1:-1] = [pod(1, end=10).versions[-2]]
+    assert list(judge_task(case(twice, "FAILED", "failed", 1))) == []
+
+
+@pytest.mark.parametrize(
+    ("memory", "lie"),
+    [(("64Mi", "128Mi", "224Mi"), False), (("64Mi", "64Mi"), True), (("64Mi", "128Mi", "256Mi"), True)],
+)
+def test_memory_that_does_not_grow_as_the_policy_says_is_noticed(memory: tuple[str, ...], lie: bool) -> None:
+    tries = []
+    for n, has in enumerate(memory, 1):
+        one = case(pod(137), "FAILED", "killed by oom", 137)
+        container = {"name": "crawler", "resources": {"limits": {"memory": has}}}
+        made = {"metadata": {}, "status": {}, "spec": {"template": {"spec": {"containers": [container]}}}}
+        row = replace(one.row, task_id=n, attempt=n, retry=n - 1, superseded_by=n + 1 if n < len(memory) else None)
+        tries.append(replace(one, row=row, job=Story("jobs", "crawl-1-0", "j", [Version(1, T0, made)])))
+    assert bool(list(judge_memory(tries))) is lie
 
 
 def test_a_verdict_that_its_tasks_do_not_bear() -> None:
