@@ -218,7 +218,7 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
         wanted = wanted.replace(f"# - ../../components/{name}", f"- ../../components/{name}")
     file.write_text(wanted)
     found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(file.parent))) if one]
-    (job,) = [one for one in found if one["kind"] == "CronJob"]
+    (job,) = [one for one in found if one["kind"] == "CronJob" and one["metadata"]["name"] == "tidy"]
     template = pod_of(job) or {}
     (container,) = template["spec"]["containers"]
     others = {
@@ -249,7 +249,7 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
 
 def test_production_prunes_the_database(demo: Deployed_) -> None:
     found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(DEPLOY / "overlays/production"))) if one]
-    (job,) = [one for one in found if one["kind"] == "CronJob"]
+    (job,) = [one for one in found if one["kind"] == "CronJob" and one["metadata"]["name"] == "prune"]
     template = pod_of(job) or {}
     (container,) = template["spec"]["containers"]
     images = {(pod_of(one) or {})["spec"]["containers"][0]["image"] for one in found if one["kind"] == "Deployment"}
