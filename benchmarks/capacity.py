@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import statistics
 import tempfile
 import time
@@ -26,6 +25,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from temporalio.client import Client
 
+from benchmarks.gateway_streams import _memory
 from benchmarks.kubernetes_look import requests
 from benchmarks.kubernetes_world import BenchWorld
 from benchmarks.throughput import _cpu
@@ -93,11 +93,6 @@ class Measured(BenchWorld):
         self.database, self._engine = self.url, create_engine(self.url)
         super().__post_init__()
 
-    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._engine.connect() as conn:
-            found = conn.exec_driver_sql(sql.replace("?", "%s"), values)
-            return [tuple(row) for row in found] if found.returns_rows else []
-
     def size(self) -> dict[str, int]:
         """Bytes of each table with its indexes, as the server counts them after an analysis."""
         with self._engine.connect() as conn:
@@ -144,7 +139,7 @@ def measure(world: Measured, tasks: int, rate: float) -> Cost:
         f"the last had ended {waited:.0f} s after the last start, {took:.0f} s in all; load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
-    resident = {part: _resident(pid) for part, pid in pids.items()}
+    resident = {part: _memory(pid)["VmRSS"] for part, pid in pids.items()}
     actions = asyncio.run(_actions(world, runs))
     stays = sum(grown.values()) - logs - details
     ours = {key: asked.get(key, 0.0) for key in OURS}
@@ -156,11 +151,6 @@ def _end_of(world: BenchWorld, runs: list[int]) -> float:
     sql = "SELECT COUNT(*) FROM run_history WHERE run_id >= ? AND run_id <= ? AND status IN ('COMPLETED', 'FAILED')"
     until(lambda: world.query(sql, min(runs), last)[0][0] >= len(runs), "the end of all runs", 1800)
     return time.monotonic() - began
-
-
-def _resident(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
 
 
 async def _actions(world: BenchWorld, runs: list[int]) -> float:

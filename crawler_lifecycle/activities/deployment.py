@@ -284,9 +284,7 @@ class DeploymentActivities:
         step = LookStep(self.looks, self.cluster, fence)
         state, look = step.look()
         step.record(state, look, source, resumed=source == "resume")
-        step.fetch_details()
-        self.looks.apply_details(fence)
-        self.looks.apply_findings(fence, source, look.observed_at)
+        step.apply(source, look)
 
     @activity.defn(name="get_main_job_status", no_thread_cancel_exception=True)
     def get_main_job_status(self, order: MainJob) -> MainJobReport:

@@ -169,9 +169,7 @@ class ReconciliationActivities:
         found = self.cluster.inventory(run_id=fence.run_id, limit=ID_MAX)
         mine = [one for one in found if one.run_uid == fence.run_uid and not one.stray]
         if tries := [one for one in mine if (one.index, one.attempt) not in known]:
-            step.fetch_details()
-            self.looks.apply_details(fence)
-            self.looks.apply_findings(fence, source, look.observed_at)
+            step.apply(source, look)
             self.retries.take_up(fence, tries)
 
     def _note_error(self, fence: Fence, error: str) -> None:
@@ -289,6 +287,12 @@ class LookStep:
             if len(page) < DETAILS_PAGE:
                 return fetched
             after = page[-1].observation.index
+
+    def apply(self, source: str, look: Look) -> None:
+        """Apply what ``record`` has staged, with its details, in one go."""
+        self.fetch_details()
+        self._looks.apply_details(self.fence)
+        self._looks.apply_findings(self.fence, source, look.observed_at)
 
 
 def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list[TaskFinding]:

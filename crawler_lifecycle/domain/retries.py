@@ -39,8 +39,9 @@ _NUMBERS: Mapping[str, Bound] = {
     "budget": Bound(0, 1_000_000, whole=True, or_none=True),
     "memory_factor": Bound(1, 10, or_none=True, above=True),
 }
-_LABELS_MAX, _EXITS_MAX, _MEMORY_MOST, _MEMORY_TEXT = 20, 50, 2**62, 20
+_LABELS_MAX, _EXITS_MAX = 20, 50
 #: The most bytes of memory without a cap, and the most characters of a try's memory: those of its column.
+_MEMORY_MOST, _MEMORY_TEXT = 2**62, 20
 
 
 @dataclass(frozen=True, slots=True)

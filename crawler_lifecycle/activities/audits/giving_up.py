@@ -94,9 +94,7 @@ class GivingUp:
         for _ in range(LOOKS):
             state, look = step.look()
             step.record(state, look, "sweep", next_look_at=self.clock() + timedelta(seconds=LOOK_S))
-            step.fetch_details()
-            s.looks.apply_details(fence)
-            s.looks.apply_findings(fence, "sweep", look.observed_at)
+            step.apply("sweep", look)
             counts = s.stops.cancel_queued(fence, self.clock())
             if not counts.alive:
                 return

@@ -252,13 +252,14 @@ class Stack:
     def _finish_migrations(self, process: subprocess.Popen[bytes]) -> None:
         log = self.layout.logs / "database.log"
         try:
-            if process.wait(timeout=120) == Exit.NOT_IN_THIS_STATE and self.layout.database is None:
+            code = process.wait(timeout=120)
+            if code == Exit.NOT_IN_THIS_STATE and self.layout.database is None:
                 from crawler_lifecycle.store import read_schema  # imported here, because it loads SQLAlchemy
 
                 fault = read_schema(str(self.layout.addresses()["database"])).fault
                 cure = "crawlctl dev --recreate, which begins anew and sets the former files aside"
                 raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"{self.state_dir} is of another version", fault, cure)
-            why = "cannot be migrated" if process.wait(timeout=120) else None
+            why = "cannot be migrated" if code else None
         except subprocess.TimeoutExpired:
             why = "is not migrated after 120 s"
         if why:

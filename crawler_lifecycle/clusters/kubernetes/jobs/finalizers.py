@@ -79,9 +79,11 @@ class Finalizers:
         self._clock = clock
         self._ttl = {"ttlSecondsAfterFinished": ttl_s}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
-        self._waiting = _Seldom(WAITING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Pending")))
-        self._running = _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running")))
-        self._strays = _Seldom(STRAYS_S, self._list_strays)
+        self._seldom = (
+            _Seldom(WAITING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Pending"))),
+            _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running"))),
+            _Seldom(STRAYS_S, self._list_strays),
+        )
 
     def kept(self) -> list[KeptEnd]:
         """Return the tasks whose crawler has ended and whose pod still has our finalizer, in order.
@@ -91,8 +93,7 @@ class Finalizers:
         released at once.
         """
         found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running,status.phase!=Pending"))
-        seldom = (self._waiting, self._running, self._strays)
-        return sorted([*found, *(end for one in seldom for end in one.ends())], key=lambda end: end.key)
+        return sorted([*found, *(end for one in self._seldom for end in one.ends())], key=lambda end: end.key)
 
     def _list_strays(self) -> list[KeptEnd]:
         """List the pods with our finalizer but without our label. If this fails, the other lists still count."""
@@ -132,7 +133,7 @@ class Finalizers:
         calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]
         errors = [error for call in calls if (error := call.exception()) is not None]
         tried = {(run.run_id, task.index, task.attempt) for task in tasks}
-        for seldom in (self._waiting, self._running, self._strays):
+        for seldom in self._seldom:
             seldom.forget(tried)
         if errors:
             raise errors[0]
