@@ -283,6 +283,17 @@ def test_an_end_for_lack_of_memory_is_tried_again_where_the_policy_says_so() -> 
     assert not list(tries(case.book.tasks, over=True, hungry=True))
 
 
+@pytest.mark.parametrize(("former", "later", "link", "lie"), [(1, 2, 20, False), (2, 1, 20, True), (1, 2, None, True)])
+def test_a_task_that_outlives_a_takeover_is_tried_again_in_the_new_attempt(
+    former: int, later: int, link: int | None, lie: bool
+) -> None:
+    case = honest()
+    tried_again(case)
+    case.book.tasks[0] |= {"run_attempt": former, "superseded_by": link}
+    case.book.tasks[1]["run_attempt"] = later
+    assert ("is retry 1 after" in " ".join(tries(case.book.tasks, over=True))) is lie
+
+
 def test_verdicts() -> None:
     good, bad = ("SUCCEEDED", "finished"), ("FAILED", "banned")
     assert verdicts([good, good], NO_STOP, None) == {("COMPLETED", "finished")}

@@ -194,10 +194,12 @@ def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str
         yield f"of {len(tasks)} tries only {len(by_name)} have names of their own"
     for (index, attempt), task in by_name.items():
         before = by_name.get((index, attempt - 1))
-        follows = before is not None and before["run_attempt"] == task["run_attempt"]
-        if task["retry"] or follows:
-            right = follows and before is not None and before["superseded_by"] == task["task_id"]
-            if not right or before["outcome"] not in again or task["retry"] != before["retry"] + 1:
+        same = before is not None and before["run_attempt"] == task["run_attempt"]
+        if task["retry"] or same:
+            # A task that lived on while its run was taken over has the former attempt; its next try has the new one.
+            right = before is not None and before["superseded_by"] == task["task_id"]
+            right = right and before["run_attempt"] <= task["run_attempt"] and task["retry"] == before["retry"] + 1
+            if not right or before["outcome"] not in again:
                 yield f"{index}/{attempt} is retry {task['retry']} after {before}"
         if task["retry"] > TRIES_MAX:
             yield f"{index}/{attempt} is retry {task['retry']} of {TRIES_MAX}"
