@@ -66,7 +66,7 @@ def prune(
     age_s, before = long_ago(older_than, output.now(), DATABASE)
     _, logs_before = long_ago(logs_older_than or older_than, output.now(), DATABASE, "--logs-older-than")
     with closing(_pruner(url or load_settings().database.url)) as pruner:
-        work = _Pruning(pruner, before, dict.fromkeys(LARGE, logs_before), yes=yes)
+        work = Pruning(pruner, before, dict.fromkeys(LARGE, logs_before), yes=yes)
         work.all_tables()
     _show(work, age_s)
     _summarise(work, older_than, logs_older_than)
@@ -91,7 +91,7 @@ class _Table:
     stays: Counter[Stays] = field(default_factory=Counter)
 
 
-class _Pruning:
+class Pruning:
     """One call of ``crawlctl db prune``."""
 
     def __init__(self, pruner: Pruner, before: datetime, of: Mapping[str, datetime], *, yes: bool) -> None:
@@ -165,7 +165,7 @@ class _Pruning:
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _show(work: _Pruning, age_s: float) -> None:
+def _show(work: Pruning, age_s: float) -> None:
     documents: list[Document] = []
     for name, table in work.tables.items():
         rows, what = (table.removed, "removed") if work.yes else (table.goes, "would go")
@@ -190,7 +190,7 @@ def _show(work: _Pruning, age_s: float) -> None:
     )
 
 
-def _summarise(work: _Pruning, older_than: str, logs_older_than: str | None) -> None:
+def _summarise(work: Pruning, older_than: str, logs_older_than: str | None) -> None:
     if work.yes:
         say(f"removed {work.removed:,} rows")
         return

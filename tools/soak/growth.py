@@ -1,0 +1,208 @@
+"""``python -m tools.soak.growth --days D --day-s S --seed N``: does a day's pruning remove what a day brings?
+
+Days are short: each has the same load of runs, managers, graphs, firings and webhook deliveries, and ends with
+``crawlctl db prune`` for what ended more than two such days ago. From the fourth day on each table must lose as many
+rows as it got, apart from those that the rules keep for ever (``domain/retention.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from crawler_lifecycle.cli.admin.db_prune import Pruning
+from crawler_lifecycle.domain.retention import GOES, Stays
+from crawler_lifecycle.store import open_pruner
+from tests.e2e.world import QUICK
+from tests.support.mariadb import running_mariadb
+from tools.soak.door import Door, settled
+from tools.soak.strikes import say, verdict
+from tools.soak.world import DURABLE, SoakWorld
+
+#: Details stay for so many days; from the day after the next one on, days are compared.
+KEPT_DAYS, STEADY = 2, 4
+#: What a day brings.
+RUNS, MANAGERS, GRAPHS, FIRINGS = 24, 1, 2, 3
+#: Tables that must have grown; the load brings nothing to the others.
+GROWING = ("outbox_event", "outbox_delivery", "task_log", "manager_item", "graph_step", "schedule_due")
+#: In all, and of one table: rows of a day more or less, because what ends beside midnight counts for either day.
+OFF, OFF_ONE, FEW = 0.1, 0.35, 20
+#: Of the webhook; the value is for nobody.
+SECRET = {"CRAWL_HOOK_GROWTH": "whsec_Z3Jvd3RoIG9mIGEgZGF5IGlzIHBydW5lZA=="}
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """Rows of each table: those that came, those that pruning removed, and those that are left at the day's end."""
+
+    grown: Mapping[str, int]
+    removed: Mapping[str, int]
+    left: Mapping[str, int]
+    bytes: int = 0
+
+
+def judge(days: Sequence[Day]) -> list[str]:
+    """Return what grew although pruning should have removed as much."""
+    if len(days) <= STEADY:
+        return [f"{len(days)} days prove nothing: {STEADY + 1} or more do"]
+    steady, wrong = days[STEADY - 1 :], []
+    grown, removed = Counter[str](), Counter[str]()
+    for day in steady:
+        grown.update(day.grown)
+        removed.update(day.removed)
+    for table in GROWING:
+        if grown[table] < FEW:
+            wrong.append(f"{table} got {grown[table]} rows: the load proves nothing about it")
+    for name, came, went, off in [("all tables", grown.total(), removed.total(), OFF)] + [
+        (table, grown[table], removed[table], OFF_ONE) for table in GOES if grown[table] >= FEW
+    ]:
+        if abs(went - came) > off * came:
+            wrong.append(f"{name}: {came} rows came in {len(steady)} days, and {went} were removed")
+    first, last = (sum(day.left.values()) for day in (steady[0], steady[-1]))
+    if last > (1 + OFF_ONE) * first:
+        wrong.append(f"{first} rows were left after day {STEADY}, and {last} after the last one")
+    return wrong
+
+
+class Hooks:
+    """A receiver of webhooks that takes everything."""
+
+    def __init__(self) -> None:
+        class Takes(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing: what is delivered is on record."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Takes)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> Hooks:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Days:
+    """The load of each day, and its end."""
+
+    def __init__(self, world: SoakWorld, dice: random.Random, day_s: float) -> None:
+        self._world, self._dice, self.day_s = world, dice, day_s
+        self._door = Door(lambda: str(world.stack.addresses["gateway"]))
+        self._count = 0
+        self._left, self._kept = Counter[str](), Counter[str]()
+
+    def begin(self, hooks: str) -> None:
+        """Make what lasts: a webhook and a schedule."""
+        self._ask("PUT", "/v1/webhooks/growth", {"url": hooks, "secrets": ["env:CRAWL_HOOK_GROWTH"]})
+        run = {"crawler": "aside", "args": {"note": "due"}} | QUICK
+        self._ask("PUT", "/v1/schedules/growth", {"run": run, "every_s": max(10, round(self.day_s / FIRINGS))})
+
+    def end(self) -> None:
+        """Nothing is due any more."""
+        self._ask("DELETE", "/v1/schedules/growth", {})
+
+    def live(self) -> Day:
+        """One day: its load at random moments, and its pruning at its end."""
+        began = time.monotonic()
+        kinds = ["run"] * RUNS + ["manager"] * MANAGERS + ["graph"] * GRAPHS
+        self._dice.shuffle(kinds)
+        moments = sorted(self._dice.uniform(0, self.day_s) for _ in kinds)
+        for moment, kind in zip(moments, kinds, strict=True):
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            self._start(kind)
+        time.sleep(max(0.0, began + self.day_s - time.monotonic()))
+        return self._over()
+
+    def _ask(self, method: str, path: str, body: dict[str, object]) -> dict[str, object]:
+        self._count += 1
+        told = self._door.until_told(method, path, body, f"growth-{self._count}")
+        if not told.ok:
+            raise SystemExit(f"refused: {told}")
+        return told.answer
+
+    def _start(self, kind: str) -> None:
+        job: dict[str, object] = {"crawler": "aside", "args": {"seconds": "0.2"}}
+        if kind == "run":
+            self._ask("POST", "/v1/runs", job | QUICK | {"tasks": [{}] * self._dice.randint(1, 3)})
+        elif kind == "graph":
+            steps = [{"path": "a", "kind": "crawl", "job": job | QUICK}]
+            steps += [{"path": name, "kind": "crawl", "job": job | QUICK, "deps": ["a"]} for name in ("b", "c")]
+            self._ask("POST", "/v1/graphs", {"id": f"growth-{self._count}", "steps": steps})
+        else:
+            made = self._ask("POST", "/v1/managers", {"crawler": "aside", "options": {"max_running": 3}})
+            page: dict[str, object] = {"jobs": [{"spider_args": {"number": str(n)}} for n in range(8)], "seal": True}
+            self._ask("POST", f"/v1/managers/{made['manager_id']}/jobs", page)
+
+    def _over(self) -> Day:
+        """Prune as the command does, and count before and after it."""
+        before = datetime.now(UTC) - timedelta(seconds=KEPT_DAYS * self.day_s)
+        found = {table: self._rows(table) for table in GOES}
+        with closing(open_pruner(str(self._world.database))) as pruner:
+            pruning = Pruning(pruner, before, {}, yes=True)
+            pruning.all_tables()
+        removed = {name: table.removed for name, table in pruning.tables.items()}
+        kept = {name: table.stays[Stays.ONCE] for name, table in pruning.tables.items()}
+        new = {name: found[name] - self._left[name] - (kept[name] - self._kept[name]) for name in GOES}
+        left = {name: self._rows(name) - kept[name] for name in GOES}
+        self._left = Counter({name: left[name] + kept[name] for name in GOES})
+        self._kept = Counter(kept)
+        return Day(new, removed, left, self._bytes())
+
+    def _rows(self, table: str) -> int:
+        return int(self._world.query(f"SELECT COUNT(*) FROM {table}")[0][0])
+
+    def _bytes(self) -> int:
+        self._world.query("ANALYZE TABLE " + ", ".join(GOES))
+        names = ", ".join(f"'{name}'" for name in GOES)
+        sql = f"SELECT SUM(data_length + index_length) FROM information_schema.tables WHERE table_name IN ({names})"
+        return int(self._world.query(f"{sql} AND table_schema = DATABASE()")[0][0])
+
+
+def told(number: int, day: Day) -> str:
+    """Return the line about one day."""
+    sums = [sum(of.values()) for of in (day.grown, day.removed, day.left)]
+    parts = ", ".join(f"{name} +{day.grown[name]} -{day.removed[name]}" for name in GOES if day.grown[name])
+    return f"day {number}: {sums[0]} rows came, {sums[1]} went, {sums[2]} left, {day.bytes / 1e6:.1f} MB ({parts})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.soak.growth", description=__doc__)
+    parser.add_argument("--days", type=int, default=9, help="default: 9")
+    parser.add_argument("--day-s", type=float, default=45.0, help="seconds of a day (default: 45)")
+    parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    chosen = parser.parse_args()
+    with ExitStack() as undo:
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))).absolute()
+        server, hooks = undo.enter_context(running_mariadb(DURABLE)), undo.enter_context(Hooks())
+        world = undo.enter_context(SoakWorld.up(folder / "state", server, **SECRET))
+        days = Days(world, random.Random(chosen.seed), chosen.day_s)
+        days.begin(hooks.url)
+        lived = []
+        for number in range(1, chosen.days + 1):
+            lived.append(days.live())
+            say(told(number, lived[-1]))
+        days.end()
+        wrong = [*judge(lived), *settled(world)]
+    return verdict(chosen.seed, wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
