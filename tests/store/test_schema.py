@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
@@ -102,6 +103,13 @@ def test_tables_change_by_a_migration_only() -> None:
     assert fingerprint() == schema.head_fingerprint(), cure
     for script in Path(schema.__file__).parent.glob("versions/*.py"):
         assert "store.tables" not in script.read_text(), f"{script.name}: write out what this version makes"
+
+
+def test_services_read_migrations_as_alembic_does() -> None:
+    scripts = ScriptDirectory(str(Path(schema.__file__).parent)).walk_revisions()
+    told = [(one.revision, one.module.WORKS_FROM, one.module.FINGERPRINT) for one in scripts][::-1]
+    assert [(each["revision"], each["WORKS_FROM"], each["FINGERPRINT"]) for each in schema._migrations()] == told
+    assert [each[0] for each in told] == list(schema.known_versions())
 
 
 #: What a landed migration is made of. A line is added with each one, and none ever changes.

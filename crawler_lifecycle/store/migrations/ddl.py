@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from alembic import op
 from sqlalchemy import Column, Connection, inspect, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateColumn
@@ -56,6 +55,8 @@ def add_column(table: str, column: Column[Any], *, sqlite_check: str) -> None:
     On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses what it cannot do
     so; the migration must then do it in another way, and docs/operations.md names the table.
     """
+    from alembic import op
+
     connection = op.get_bind()
     if column.name in {found["name"] for found in inspect(connection).get_columns(table)}:
         return
@@ -72,6 +73,8 @@ def add_index(table: str, name: str, *columns: str) -> None:
 
     They read the whole table once: count a minute for some millions of rows.
     """
+    from alembic import op
+
     connection = op.get_bind()
     if inspect(connection).has_index(table, name):
         return

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, text, update
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
@@ -22,8 +20,12 @@ from crawler_lifecycle.store.tables import metadata
 
 from .ddl import first_columns
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 _MIGRATIONS = Path(__file__).parent
 _FIRST = "0001"
+_CONSTANT = re.compile(r'^(revision|WORKS_FROM|FINGERPRINT) = "(\w+)"$', re.MULTILINE)
 #: All columns that this build reads and writes, by the database's own words.
 _COLUMNS = {
     "sqlite": "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'",
@@ -37,6 +39,8 @@ _ANSWER_TIMEOUT_S = 3600.0
 
 
 def _config() -> Config:
+    from alembic.config import Config
+
     config = Config()
     # ConfigParser interprets a percent sign in the path as an interpolation.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
@@ -44,25 +48,29 @@ def _config() -> Config:
 
 
 @functools.cache
+def _migrations() -> tuple[Mapping[str, str], ...]:
+    """Return the constants of all migrations, the oldest first.
+
+    Each service reads them when it starts. Alembic, which would import the modules, takes 0.1 s to import itself.
+    """
+    files = sorted((_MIGRATIONS / "versions").glob("[0-9]*.py"))
+    return tuple(dict(_CONSTANT.findall(file.read_text())) for file in files)
+
+
 def head_version() -> str:
     """Return the schema version of this build."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None, "the package has migrations"
-    return head
+    return known_versions()[-1]
 
 
 @functools.cache
 def known_versions() -> tuple[str, ...]:
     """Return the schema versions that this build knows, the oldest first. The last one is its own."""
-    found = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
-    return tuple(reversed(found))
+    return tuple(found["revision"] for found in _migrations())
 
 
-@functools.cache
 def head_fingerprint() -> str:
     """Return the fingerprint of the tables of this build."""
-    script = ScriptDirectory.from_config(_config()).get_revision(head_version())
-    return str(script.module.FINGERPRINT)
+    return _migrations()[-1]["FINGERPRINT"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,8 @@ class Schema:
 
 def schema_of(connection: Connection) -> Schema:
     """Return the schema of the database."""
-    found = Schema(MigrationContext.configure(connection).get_current_revision())
+    versioned = inspect(connection).has_table("alembic_version")
+    found = Schema(connection.scalar(text("SELECT version_num FROM alembic_version")) if versioned else None)
     if found.version is None:
         # An upgrade that was interrupted leaves out tables, but no column: each table is created at once.
         return replace(found, lacks=tuple(one for one in _lacking(connection, first_columns()) if "." in one))
@@ -223,6 +232,8 @@ def _upgrade(connection: Connection) -> None:
         if found.problem is not None:
             raise NotInThisState(found.problem)
         return
+    from alembic import command
+
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
@@ -237,9 +248,7 @@ def _record_build(connection: Connection) -> None:
     ``WORKS_FROM`` of all migrations.
     """
     versions = known_versions()
-    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
-    found = [script.module.WORKS_FROM for script in scripts]
-    works_from = max(found, key=versions.index)
+    works_from = max((found["WORKS_FROM"] for found in _migrations()), key=versions.index)
     values = {"works_from": works_from, "fingerprint": head_fingerprint()}
     connection.execute(update(schema_compatibility).values(values))
 
