@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults fault-programs bench capacity clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults fault-programs bench capacity clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -29,6 +29,7 @@ help:
 	@echo "make soak-manager  a manager of 1,000 jobs while everything around it dies at random (SEED=1; MariaDB): is each job run once?"
 	@echo "make soak-graphs   200 random graphs while everything around them dies at random (GRAPHS=200 SEED=1; MariaDB): is each step run once?"
 	@echo "make soak-pools    pools while everything around them dies at random (MINUTES=5 SEED=1 CLUSTER=local or kwok): do caps, order and shares hold?"
+	@echo "make soak-growth   short days with pruning at their ends (DAYS=9 SEED=1; MariaDB): do as many rows leave as come?"
 	@echo "make faults     the whole service on real servers behind toxiproxy, faults at random (SEED=1 MINUTES=3; root): docs/faults.md"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
@@ -184,6 +185,10 @@ CLUSTER ?= local
 soak-pools: MINUTES = 5
 soak-pools: env
 	@$(PY) -m tools.soak.pools --cluster $(CLUSTER) --minutes $(MINUTES) --seed $(SEED)
+
+soak-growth: DAYS = 9
+soak-growth: env
+	@$(PY) -m tools.soak.growth --days $(DAYS) --seed $(SEED)
 
 # The bench: faults between real components, and an oracle without our code (docs/faults.md). Root, MariaDB, PostgreSQL 15.
 faults: fault-programs

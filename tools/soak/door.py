@@ -92,12 +92,22 @@ def waiting(world: SoakWorld) -> list[tuple[Any, ...]]:
     return world.query(f"SELECT due_id, due_at, decision FROM schedule_due WHERE {begins}")
 
 
-def settled(world: SoakWorld, seconds: float = SETTLE_S) -> list[str]:
-    """Wait until nothing is left; what is left after so long. Due times that wait for each other's verdicts begin one
-    after the other, and each gets this time anew."""
-    end, fewest = time.monotonic() + seconds, len(waiting(world))
+def open_tasks(world: SoakWorld) -> list[tuple[Any, ...]]:
+    """Tasks that have not ended. Those of a full pool run one after the other."""
+    sql = "SELECT task_id FROM task_history WHERE superseded_by IS NULL AND status NOT IN "
+    return world.query(f"{sql} ('SUCCEEDED', 'FAILED', 'CANCELLED', 'LOST')")
+
+
+def settled(
+    world: SoakWorld,
+    seconds: float = SETTLE_S,
+    in_line: Callable[[SoakWorld], list[tuple[Any, ...]]] = waiting,
+) -> list[str]:
+    """Wait until nothing is left; what is left after so long. What is ``in_line`` comes one after the other, such as
+    due times that wait for each other's verdicts: each that leaves the line gives the others this time anew."""
+    end, fewest = time.monotonic() + seconds, len(in_line(world))
     while found := left(world):
-        if (now := len(waiting(world))) < fewest:
+        if (now := len(in_line(world))) < fewest:
             end, fewest = time.monotonic() + seconds, now
         if time.monotonic() > end:
             return [f"{seconds:g} s after the faults ended {text}" for text in found]

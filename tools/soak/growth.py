@@ -33,7 +33,7 @@ from tools.soak.world import DURABLE, SoakWorld
 #: Details stay for so many days; from the day after the next one on, days are compared.
 KEPT_DAYS, STEADY = 2, 4
 #: What a day brings.
-RUNS, MANAGERS, GRAPHS, FIRINGS = 24, 1, 2, 3
+RUNS, MANAGERS, GRAPHS, FIRINGS = 24, 1, 2, 4
 #: Tables that must have grown; the load brings nothing to the others.
 GROWING = ("outbox_event", "outbox_delivery", "task_log", "manager_item", "graph_step", "schedule_due")
 #: In all, and of one table: rows of a day more or less, because what ends beside midnight counts for either day.
@@ -186,7 +186,7 @@ def told(number: int, day: Day) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak.growth", description=__doc__)
     parser.add_argument("--days", type=int, default=9, help="default: 9")
-    parser.add_argument("--day-s", type=float, default=45.0, help="seconds of a day (default: 45)")
+    parser.add_argument("--day-s", type=float, default=60.0, help="seconds of a day (default: 60)")
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
     chosen = parser.parse_args()
     with ExitStack() as undo:

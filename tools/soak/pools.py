@@ -30,7 +30,7 @@ from tests.e2e.world import QUICK, _states, until
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.builds import ROOT
 from tests.support.mariadb import running_mariadb
-from tools.soak.door import Door, settled
+from tools.soak.door import Door, open_tasks, settled
 from tools.soak.journal import read_journals
 from tools.soak.kubernetes.record import Recorder, flags
 from tools.soak.pool_judge import NORMAL, Case, Crawl, Fault, Order, Pool, figures, judge
@@ -234,7 +234,7 @@ def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float)
     strikes.end()
     load.end()
     say("the faults are over")
-    wrong = [*strikes.wrong, *load.refused, *settled(world)]
+    wrong = [*strikes.wrong, *load.refused, *settled(world, in_line=open_tasks)]
     rows = world.query("SELECT run_id, task_index, attempt, status FROM task_history")
     # What a pool takes before the others wait is part of its share, and is made up for afterwards: it counts.
     calm, whole = (began, began + seconds * CALM), (began, over)
