@@ -3,7 +3,8 @@
 The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at once. Runs of one task
 begin at the rate of a day's peak hour, 12,000 of 100,000, and each part's processor seconds, the bytes of the database,
 the API server's own count of requests, and the actions in the histories of some runs are divided by the tasks. What is
-computed from them is printed as a table; ``docs/capacity.md`` holds one, and the formula.
+computed from them is printed as a table; ``docs/capacity.md`` holds one, and the formula. With
+``BENCHMARK_STANDING=2000`` a run of so many tasks executes all the while, and its own cost is printed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ TASKS = int(os.environ.get("BENCHMARK_TASKS", "600"))
 PEAK_SHARE, DAYS = 0.12, (1_000, 10_000, 100_000)
 RATE = float(os.environ.get("BENCHMARK_RATE", str(PEAK_SHARE * 100_000 / 3600)))
 SAMPLE, NODES, STARTERS = 20, 4, 8
+#: Tasks of a run that executes all the while, and seconds for which its own cost is measured.
+STANDING, STANDING_S = int(os.environ.get("BENCHMARK_STANDING", "0")), 60
 #: The part of a core that a part may use in the peak hour, so that a slow minute does not queue up.
 BUSY = 0.6
 #: Days that details and logs stay in production (deploy/components/prune).
@@ -146,6 +149,31 @@ def measure(world: Measured, tasks: int, rate: float) -> Cost:
     return Cost(used, {"for ever": stays, "details": details, "logs": logs}, actions, ours, resident)
 
 
+@contextmanager
+def standing(world: Measured, tasks: int) -> Iterator[None]:
+    """Hold so many tasks of one run executing, and print what they cost while nothing else happens."""
+    if not tasks:
+        yield
+        return
+    began = time.monotonic()
+    run = {"crawler": "pretended", "tasks": [{}] * tasks, "limits": {"stop_grace_s": 60}}
+    run_id = int(world.gateway.start(run, uuid.uuid4().hex)["run_id"])
+    until(lambda: world.tasks(run_id).get("RUNNING", 0) == tasks, f"{tasks} tasks that execute", 1800)
+    print(f"{tasks} tasks of a run execute after {time.monotonic() - began:.0f} s", flush=True)
+    before = {part: _cpu(world.stack.pids[part]) for part in PARTS}
+    time.sleep(STANDING_S)
+    used = {part: (_cpu(world.stack.pids[part]) - cpu) / STANDING_S for part, cpu in before.items()}
+    memory = {part: _memory(world.stack.pids[part])["VmRSS"] for part in PARTS}
+    parts = ", ".join(f"{part} {used[part]:.3f} core, {memory[part]:.0f} MiB" for part in PARTS)
+    print(f"    while nothing else happens, {STANDING_S} s: {parts}", flush=True)
+    yield
+    began = time.monotonic()
+    world.gateway.stop(run_id)
+    until(lambda: world.status(run_id) not in ("PROCESSING", "STOPPING"), "the end of that run", 1800)
+    counts = world.tasks(run_id)
+    print(f"{tasks} tasks stopped, {counts} on record after {time.monotonic() - began:.0f} s", flush=True)
+
+
 def _end_of(world: BenchWorld, runs: list[int]) -> float:
     began, last = time.monotonic(), max(runs)
     sql = "SELECT COUNT(*) FROM run_history WHERE run_id >= ? AND run_id <= ? AND status IN ('COMPLETED', 'FAILED')"
@@ -204,7 +232,8 @@ def on_kwok() -> None:
         made = Measured(Path(name) / "state", cluster, url)
         stack.callback(made.end)
         made.start()
-        told(measure(made, TASKS, RATE))
+        with standing(made, STANDING):
+            told(measure(made, TASKS, RATE))
 
 
 async def main() -> None:
