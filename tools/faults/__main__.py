@@ -83,9 +83,9 @@ def gather(world: World, evidence: Evidence) -> None:
     evidence.processes = read_journals(world.journals)
 
 
-def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
+def play(world: World, seed: int, minutes: float, only: str, restore: str) -> Evidence:
     """The load under faults, the time to settle, and all that is known of it."""
-    load, faults, sampler = Load(world, seed), Faults(world, seed, only), Sampler(world)
+    load, faults, sampler = Load(world, seed), Faults(world, seed, only, restore), Sampler(world)
     sampler.start()
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:
@@ -102,7 +102,7 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
     world.say(f"settled; {sampler.samples} samples, {sampler.unread} while the database was away")
     sampler.stop()
     gather(world, evidence)
-    world.dump()
+    world.dump(world.folder / "record.sql")
     evidence.asks, evidence.seen = load.asks, sampler.untrue
     evidence.wanted, evidence.schedule = load.wanted, load.schedule
     for name in OURS:  # only the bench kills
@@ -123,8 +123,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of database'")
+    told = "what is put back to a copy, too: the record, or all that Temporal knows"
+    parser.add_argument("--restore", default="", choices=("", "database", "postgres"), help=told)
     parser.add_argument("--folder", type=Path, help="where it lives; kept")
     parser.add_argument("--landed", default="", help="a commit: one gateway and one worker are of that build")
+    parser.add_argument("--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's")
     chosen = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
@@ -134,9 +137,9 @@ def main() -> int:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     try:
-        with World.up(say, chosen.folder, chosen.landed) as world:
+        with World.up(say, chosen.folder, chosen.landed, chosen.dev) as world:
             say(f"seed {chosen.seed}: everything is up after {time.time() - began:.0f} s, in {world.folder}")
-            evidence = play(world, chosen.seed, chosen.minutes, chosen.only)
+            evidence = play(world, chosen.seed, chosen.minutes, chosen.only, chosen.restore)
             folder = world.folder
     except NoBinaries as error:
         sys.exit(str(error))
@@ -151,6 +154,7 @@ def main() -> int:
     print(f"seed {chosen.seed}, {len(evidence.faults)} faults: {verdict}")
     if wrong:
         again = f"make faults SEED={chosen.seed} MINUTES={chosen.minutes:g} ONLY='{chosen.only}' LANDED={chosen.landed}"
+        again += f" RESTORE={chosen.restore}"
         print(f"logs, journals and the tasks' folders: {folder}; the same again: {again}")
     elif chosen.folder is None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -48,14 +48,17 @@ class Strike:
     def over(self) -> bool:
         self.count(self.did)
         now = time.time()
-        return now > self.until and (any(self.did.values()) or now > self.until + PATIENCE_S)
+        waits = not any(self.did.values()) and not self.label.startswith("restore")
+        return now > self.until + (PATIENCE_S if waits else 0)
 
 
 class Faults:
     """Chooses by seed. The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives."""
 
-    def __init__(self, world: World, seed: int, only: str = "") -> None:
+    def __init__(self, world: World, seed: int, only: str = "", restore: str = "") -> None:
         self.world, self.dice, self.only = world, random.Random(f"faults {seed}"), only
+        # Not in every play: afterwards audits come at once, which mends what another fault left.
+        self.kinds = KINDS | ({"restore": (restore,)} if restore else {})
         self.done: list[Fault] = []
         self.kills: set[tuple[int, int]] = set()
         self._now: Strike | None = None
@@ -97,7 +100,11 @@ class Faults:
     def _draw(self) -> tuple[str, str]:
         """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
         if not self._deck:
-            chosen = {kind: [one for one in whom if self.only in f"{kind} of {one}"] for kind, whom in KINDS.items()}
+            kinds = self.kinds.items()
+            none = "postgres" if self.world.dev else ""
+            chosen = {
+                kind: [one for one in whom if self.only in f"{kind} of {one}" and one != none] for kind, whom in kinds
+            }
             self._deck = [(kind, self.dice.choice(whom)) for kind, whom in chosen.items() if whom]
             self.dice.shuffle(self._deck)
         return self._deck.pop()
@@ -255,6 +262,22 @@ class Faults:
 
         count = lambda did: did.update({"processes dead": dead})  # noqa: E731
         return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)
+
+    def _restore(self, label: str, whom: str) -> Strike:
+        """The record, or all that Temporal knows, is put back to a copy of some seconds before, while ours are away."""
+        world, began = self.world, time.time()
+        copy = world.copy(whom)
+
+        def heal() -> None:
+            for name in OURS:
+                world.parts[name].kill()
+            before = world.rows(whom)
+            world.put_back(whom, copy)
+            strike.did["rows lost"] = before - world.rows(whom)
+            world.audited()
+
+        strike = Strike(label, began + self.dice.uniform(5, 20), heal, lambda did: None, began=began)
+        return strike
 
     def _clock(self, label: str, whom: str) -> Strike:
         """The wall clock of one process jumps, and comes back. Counted by the date of its own answers."""
