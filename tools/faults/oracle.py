@@ -126,7 +126,6 @@ class Evidence:
     faults: list[Fault] = field(default_factory=list)
     kills: set[tuple[int, int]] = field(default_factory=set)
     """Crawlers that the bench killed or froze: process id and start time."""
-    settled: bool = True
     left: list[str] = field(default_factory=list)
     """What was still open so long after the faults."""
     wanted: dict[str, str] = field(default_factory=dict)

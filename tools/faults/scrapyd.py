@@ -8,7 +8,6 @@ anybody reads it: pending, running, finished; an accepted job that it does not l
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import signal
@@ -25,11 +24,11 @@ import httpx
 import pymysql
 
 from tests.kubernetes.cluster import binaries
-from tools.faults.faults import Faults
+from tools.faults.faults import Faults, storm
 from tools.faults.load import PACE_S, Sampler
 from tools.faults.oracle import Evidence, figure, table
 from tools.faults.parts import Part, answers
-from tools.faults.world import DISK, SLOTS, SOAK, World
+from tools.faults.world import SLOTS, SOAK, World
 from tools.soak.journal import read_journals
 
 VERSION = "scrapyd==1.6.0"
@@ -118,46 +117,31 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=2.0)
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    world = Scrapyd(folder, chosen.seed)
+    world = Scrapyd(folder := Path(tempfile.mkdtemp(prefix="faults-")), chosen.seed)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        for place in (world.journals, world.disk, world.logs):
-            place.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(world.disk)], check=True)
-        undo.callback(subprocess.run, ["umount", "-l", str(world.disk)], check=True)
+        world.make(undo)
         undo.callback(world._end)
         world.begin()
         faults, sampler = Faults(world, chosen.seed), Sampler(world)
         faults.kinds = KINDS
         sampler.start()
-        end = time.monotonic() + 60 * chosen.minutes
-        while time.monotonic() < end:
-            world.tick()
-            world.turn()
-            faults.turn()
-            time.sleep(0.1)
+        storm(world, 60 * chosen.minutes, world.turn, faults.turn)
         faults.finish()
-        calm = time.monotonic() + 45  # the longest job takes 40 s
-        while time.monotonic() < calm:
-            world.tick()
-            time.sleep(0.1)
+        storm(world, 45)  # the longest job takes 40 s
         sampler.stop()
         processes = read_journals(world.journals)
     print("\n".join(table(figure(Evidence(faults=faults.done, seen=sampler.untrue, processes=processes)))))
     ran = Counter(str(one.run_id) for one in processes)
-    unlisted = [number for number in world.accepted if number not in world.listed]
+    bad = {str(one.run_id) for one in processes if not one.end or one.end.get("reason") != "finished"}
     told = {
         "accepted": len(world.accepted),
         "never begun": len(world.accepted - ran.keys()),
         "executed more than once": sum(times > 1 for times in ran.values()),
-        "of which nothing is known any more": len(unlisted),
-        "listed as finished although killed or failed": len(
-            {str(o.run_id) for o in processes if not o.end or o.end.get("reason") != "finished"}
-            & {number for number, status in world.listed.items() if status == "SUCCEEDED"}
-        ),
+        "not listed any more": len(world.accepted - world.listed.keys()),
+        "finished as listed, and killed or failed": sum(world.listed.get(one) == "SUCCEEDED" for one in bad),
     }
-    print(f"jobs: {json.dumps(told)}")
+    print(f"jobs: {told}")
 
 
 if __name__ == "__main__":

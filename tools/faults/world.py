@@ -26,7 +26,7 @@ import pymysql
 
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
-from tests.support.s3 import RCLONE, aws_environment, rclone_command
+from tests.support.s3 import aws_environment, rclone_command
 from tools.faults.build import available
 from tools.faults.parts import Part, Proxies, answers, listens, pids
 
@@ -78,16 +78,12 @@ class World:
         world = cls(folder, say, folder / "landed" if landed else None, dev)
         with ExitStack() as undo:
             undo.callback(world._end)
-            for place in (world.journals, world.disk, world.logs):
-                place.mkdir()
+            world.make(undo)
             if world.landed is not None:
                 world.landed.mkdir()
                 packed = ["git", "-C", str(ROOT), "archive", landed, "crawler_lifecycle", "workers"]
                 tar = subprocess.run(packed, capture_output=True, check=True).stdout
                 subprocess.run(["tar", "-x", "-C", str(world.landed)], input=tar, check=True)
-            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(world.disk)]
-            subprocess.run(mount, check=True)
-            undo.callback(subprocess.run, ["umount", "-l", str(world.disk)], check=True)
             undo.callback(world._copy_tasks)
             undo.callback(world._end)
             undo.enter_context(serving(world.receiver))
@@ -95,6 +91,13 @@ class World:
             world._servers()
             world._services()
             yield world
+
+    def make(self, undo: ExitStack) -> None:
+        """The folders, and the small disk."""
+        for place in (self.journals, self.disk, self.logs):
+            place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(self.disk)], check=True)
+        undo.callback(subprocess.run, ["umount", "-l", str(self.disk)], check=True)
 
     def _copy_tasks(self) -> None:
         with suppress(shutil.Error, OSError):
@@ -213,11 +216,9 @@ class World:
         self._mariadb()
         if not self.dev:
             self._postgres()
-        for bucket in ("archive",):
-            (self.folder / "s3" / bucket).mkdir(parents=True)
+        (self.folder / "s3" / "archive").mkdir(parents=True)
         rclone = [*rclone_command(self.folder / "s3")]
         rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
-        assert RCLONE.exists()
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
         api = f"http://127.0.0.1:{port('toxiproxy')}"
         toxiproxy = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port("toxiproxy"))]
