@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults fault-programs bench capacity clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd fault-programs bench capacity clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -192,7 +192,18 @@ soak-growth: env
 
 # The bench: faults between real components, and an oracle without our code (docs/faults.md). Root, MariaDB, PostgreSQL 15.
 faults: fault-programs
-	@$(PY) -m tools.faults --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3) $(if $(ONLY),--only "$(ONLY)") $(if $(LANDED),--landed $(LANDED))
+	@$(PY) -m tools.faults --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3) $(if $(ONLY),--only "$(ONLY)") $(if $(LANDED),--landed $(LANDED)) $(if $(RESTORE),--restore $(RESTORE))
+
+# scrapyd under the faults that exist for it, and what its status says against /proc. It gets a venv outside of the tree.
+faults-scrapyd: env
+	@$(PY) -m tools.faults.scrapyd --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3)
+
+# Three seeds of the newest commit in two minutes, on the dev server of Temporal's SDK: what CI can pay.
+SHORT = $(shell printf '%d' 0x$$(git rev-parse --short=6 HEAD))0
+faults-short: env
+	@$(PY) -m tools.faults.build short
+	@echo "Temporal is the dev server of its SDK here; make faults plays on production's. The same again: SHORT=$(SHORT)"
+	@$(PY) -m tools.faults --dev --seeds 3 --minutes 1.8 --seed $(SHORT)
 
 # toxiproxy and the production Temporal server, from pinned Go modules, into a cache folder outside of the tree.
 fault-programs: env

@@ -207,6 +207,37 @@ def test_a_fault_excuses_that_a_record_is_late_and_nothing_else() -> None:
     assert judge(evidence) == []
 
 
+def after_the_copy(e: Evidence) -> None:
+    """What nobody knows any more: a start with its process, a stop, a deletion, a manager, a job that is done again."""
+    e.asks += [Ask(kind, f"{kind}-9", T + 301, T + 302, 202, 3) for kind in ("start", "stop", "delete", "manager")]
+    e.asks.append(Ask("webhook", "other", T + 301, T + 302, 201))
+    e.processes.append(process(run=3, begin=T + 303, last=T + 310))
+    e.wanted |= {"m9-1": "", "g3": ""}
+    for index, at in ((8, T + 303), (9, T + 330)):
+        e.processes.append(replace(process(index, begin=at, last=at + 1), args={"number": "g3"}))
+    e.tasks += [Task((1, index, 1), "SUCCEEDED", "finished") for index in (8, 9)]
+
+
+@pytest.mark.parametrize(
+    ("whom", "copied", "good"), [("database", 300, True), ("database", 304, False), ("postgres", 300, False)]
+)
+def test_a_restore_excuses_what_was_accepted_after_its_copy_and_nothing_else(
+    whom: str, copied: float, good: bool
+) -> None:
+    evidence = honest()
+    after_the_copy(evidence)
+    evidence.faults.append(Fault(f"restore of {whom}", T + copied, T + 320, {"rows lost": 7}))
+    found = judge(evidence)
+    told = (
+        "the start start-9 was accepted .202. and is not on record",
+        "the deletion of run 3 was accepted and is not on record",
+        "task .3, 0, 1. executed and is not on record",
+        "job m9-1 came to a good end 0 times",
+    )
+    assert [any(re.search(one, line) for line in found) for one in told] == [not good] * 4
+    assert bool(found) is not good, found
+
+
 def test_a_resume_makes_a_stop_history() -> None:
     evidence = honest()
     evidence.asks.append(Ask("resume", "r", T + 90, T + 91, 202, 2))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
+import shlex
 import shutil
 import signal
 import sys
@@ -16,7 +18,7 @@ from pathlib import Path
 import pymysql
 
 from tests.kubernetes.cluster.binaries import NoBinaries
-from tools.faults.faults import Faults
+from tools.faults.faults import Faults, storm
 from tools.faults.load import TASKS, Load, Sampler
 from tools.faults.oracle import ENDED, OVER, SETTLE_S, Evidence, Run, Task, figure, judge, table
 from tools.faults.world import OURS, World
@@ -83,17 +85,16 @@ def gather(world: World, evidence: Evidence) -> None:
     evidence.processes = read_journals(world.journals)
 
 
-def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
-    """The load under faults, the time to settle, and all that is known of it."""
-    load, faults, sampler = Load(world, seed), Faults(world, seed, only), Sampler(world)
+def play(world: World, seeds: range, minutes: float, only: str, restore: str) -> Evidence:
+    """The load under faults, one seed after the other, the time to settle, and all that is known of it."""
+    load, faults, sampler = Load(world, seeds[0]), Faults(world, seeds[0], only, restore), Sampler(world)
     sampler.start()
-    end = time.monotonic() + 60 * minutes
-    while time.monotonic() < end:
-        world.tick()
-        load.turn()
-        faults.turn()
-        time.sleep(0.1)
-    faults.finish()
+    for seed in seeds:
+        world.say(f"seed {seed}")
+        load.dice = random.Random(f"load {seed}")
+        faults.begin(seed)
+        storm(world, 60 * minutes / len(seeds), load.turn, faults.turn)
+        faults.finish()
     for name in world.parts:
         world.parts[name].wait_ready(world.tick)
     world.say("the faults are over")
@@ -102,7 +103,7 @@ def play(world: World, seed: int, minutes: float, only: str) -> Evidence:
     world.say(f"settled; {sampler.samples} samples, {sampler.unread} while the database was away")
     sampler.stop()
     gather(world, evidence)
-    world.dump()
+    world.dump(world.folder / "record.sql")
     evidence.asks, evidence.seen = load.asks, sampler.untrue
     evidence.wanted, evidence.schedule = load.wanted, load.schedule
     for name in OURS:  # only the bench kills
@@ -121,10 +122,14 @@ def interrupted(*_: object) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--seeds", type=int, default=1, help="so many, one after the other in the same world")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of all of them")
     parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of database'")
+    told = "what is put back to a copy, too: the record, or all that Temporal knows"
+    parser.add_argument("--restore", default="", choices=("", "database", "postgres"), help=told)
     parser.add_argument("--folder", type=Path, help="where it lives; kept")
     parser.add_argument("--landed", default="", help="a commit: one gateway and one worker are of that build")
+    parser.add_argument("--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's")
     chosen = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
@@ -134,9 +139,10 @@ def main() -> int:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     try:
-        with World.up(say, chosen.folder, chosen.landed) as world:
-            say(f"seed {chosen.seed}: everything is up after {time.time() - began:.0f} s, in {world.folder}")
-            evidence = play(world, chosen.seed, chosen.minutes, chosen.only)
+        with World.up(say, chosen.folder, chosen.landed, chosen.dev) as world:
+            say(f"everything is up after {time.time() - began:.0f} s, in {world.folder}")
+            seeds = range(chosen.seed, chosen.seed + chosen.seeds)
+            evidence = play(world, seeds, chosen.minutes, chosen.only, chosen.restore)
             folder = world.folder
     except NoBinaries as error:
         sys.exit(str(error))
@@ -150,7 +156,7 @@ def main() -> int:
     verdict = f"{len(wrong)} violations" if wrong else "nothing untrue, lost, doubled or stuck"
     print(f"seed {chosen.seed}, {len(evidence.faults)} faults: {verdict}")
     if wrong:
-        again = f"make faults SEED={chosen.seed} MINUTES={chosen.minutes:g} ONLY='{chosen.only}' LANDED={chosen.landed}"
+        again = shlex.join(["python", "-m", "tools.faults", *sys.argv[1:]])
         print(f"logs, journals and the tasks' folders: {folder}; the same again: {again}")
     elif chosen.folder is None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """The programs of the bench that no package brings: toxiproxy and the production Temporal server, built once, pinned.
 
-``python -m tools.faults.build`` builds what is missing. They lie in the cache folder of the test cluster's programs,
-under a key of what pins them.
+``python -m tools.faults.build`` builds what is missing; with ``short`` toxiproxy alone, in seconds. They lie in the
+cache folder of the test cluster's programs, under a key of what pins them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def folder() -> Path:
     return binaries.cache_root().with_name("faults") / binaries.key(PROGRAMS)
 
 
-def missing() -> list[str]:
-    """What is not there: programs, and the schema of Temporal's database."""
-    names = [*(program.name for program in PROGRAMS), "schema"]
+def missing(short: bool = False) -> list[str]:
+    """What is not there: programs, and the schema of Temporal's database. ``short``: of what a short play needs."""
+    names = [*(program.name for program in PROGRAMS), "schema"][: 1 if short else None]
     return [name for name in names if not (folder() / name).exists()]
 
 
-def available() -> Path:
+def available(short: bool = False) -> Path:
     """The folder with all of them. Raises NoBinaries: building takes minutes, so it is asked for."""
-    if lacking := missing():
+    if lacking := missing(short):
         raise NoBinaries(f"{', '.join(lacking)} not found in {folder()}: run `make fault-programs` (minutes, once)")
     return folder()
 
 
-def build() -> Path:
+def build(short: bool = False) -> Path:
     """Build what is missing; returns the folder. Raises NoBinaries without Go, or with the compiler's words."""
     where = folder()
-    if not missing():
+    if not missing(short):
         return where
     if shutil.which("go") is None:
         raise NoBinaries("the Go toolchain is not on PATH (go.mod says which; apt or go.dev)")
@@ -56,9 +56,9 @@ def build() -> Path:
     with (where / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for program in PROGRAMS:
-            if program.name in missing():
+            if program.name in missing(short):
                 binaries._build(program, where, binaries._say)
-        if "schema" in missing():
+        if "schema" in missing(short):
             asked = ["go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", _TEMPORAL]
             at = binaries.MODULES / _MODULES / "temporal"
             told = subprocess.run(asked, cwd=at, env=binaries._env(), capture_output=True, text=True, check=True)
@@ -70,6 +70,6 @@ def build() -> Path:
 
 if __name__ == "__main__":
     try:
-        print(build())
+        print(build("short" in sys.argv))
     except NoBinaries as error:
         sys.exit(str(error))

@@ -23,6 +23,8 @@ from tools.soak.journal import read_journals
 PATIENCE_S = 40.0
 #: Between two faults, so that most are alone; the rest meets what an earlier one left.
 PAUSE_S = (3.0, 9.0)
+#: A fault of a short play, beside the dev server.
+SHORT_S = 6.0
 SERVERS = ("temporal", "postgres", "mariadb", "s3")
 KINDS = {
     **dict.fromkeys(("refuse", "reset", "latency", "black hole", "cut"), PROXIED),
@@ -48,17 +50,34 @@ class Strike:
     def over(self) -> bool:
         self.count(self.did)
         now = time.time()
-        return now > self.until and (any(self.did.values()) or now > self.until + PATIENCE_S)
+        waits = not any(self.did.values()) and not self.label.startswith("restore")
+        return now > self.until + (PATIENCE_S if waits else 0)
+
+
+def storm(world: World, seconds: float, *turns: Callable[[], None]) -> None:
+    """Keep everything up for so long, and let each of these do what it is time to do."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for turn in (world.tick, *turns):
+            turn()
+        time.sleep(0.1)
 
 
 class Faults:
     """Chooses by seed. The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives."""
 
-    def __init__(self, world: World, seed: int, only: str = "") -> None:
-        self.world, self.dice, self.only = world, random.Random(f"faults {seed}"), only
+    def __init__(self, world: World, seed: int, only: str = "", restore: str = "") -> None:
+        self.world, self.only = world, only
+        # Not in every play: afterwards audits come at once, which mends what another fault left.
+        self.kinds = KINDS | ({"restore": (restore,)} if restore else {})
         self.done: list[Fault] = []
         self.kills: set[tuple[int, int]] = set()
         self._now: Strike | None = None
+        self.begin(seed)
+
+    def begin(self, seed: int) -> None:
+        """From now on by this seed."""
+        self.dice = random.Random(f"faults {seed}")
         self._next = time.time() + self.dice.uniform(*PAUSE_S)
         self._deck: list[tuple[str, str]] = []
 
@@ -75,6 +94,8 @@ class Faults:
             kind, whom = self._draw()
             label = f"{kind} of {whom}"
             self._now = getattr(self, f"_{kind.replace(' ', '_')}")(label, whom)
+            if self.world.dev:
+                self._now.until = min(self._now.until, time.time() + SHORT_S)
             self.world.say(f"{label}")
 
     def _end(self, strike: Strike) -> None:
@@ -97,7 +118,9 @@ class Faults:
     def _draw(self) -> tuple[str, str]:
         """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
         if not self._deck:
-            chosen = {kind: [one for one in whom if self.only in f"{kind} of {one}"] for kind, whom in KINDS.items()}
+            kinds = self.kinds.items()
+            none = ("postgres", "all of ours") if self.world.dev else ()
+            chosen = {k: [one for one in whom if self.only in f"{k} of {one}" and one not in none] for k, whom in kinds}
             self._deck = [(kind, self.dice.choice(whom)) for kind, whom in chosen.items() if whom]
             self.dice.shuffle(self._deck)
         return self._deck.pop()
@@ -255,6 +278,21 @@ class Faults:
 
         count = lambda did: did.update({"processes dead": dead})  # noqa: E731
         return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)
+
+    def _restore(self, label: str, whom: str) -> Strike:
+        """The record, or all that Temporal knows, is put back to a copy of some seconds before, while ours are away."""
+        world, began = self.world, time.time()
+        copy, lost = world.copy(whom), dict[str, float]()
+
+        def heal() -> None:
+            for name in OURS:
+                world.parts[name].kill()
+            before = world.rows(whom)
+            world.put_back(whom, copy)
+            lost["rows lost"] = before - world.rows(whom)
+            world.audited()
+
+        return Strike(label, began + self.dice.uniform(5, 20), heal, lambda did: did.update(lost), began=began)
 
     def _clock(self, label: str, whom: str) -> Strike:
         """The wall clock of one process jumps, and comes back. Counted by the date of its own answers."""

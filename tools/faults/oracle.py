@@ -126,7 +126,6 @@ class Evidence:
     faults: list[Fault] = field(default_factory=list)
     kills: set[tuple[int, int]] = field(default_factory=set)
     """Crawlers that the bench killed or froze: process id and start time."""
-    settled: bool = True
     left: list[str] = field(default_factory=list)
     """What was still open so long after the faults."""
     wanted: dict[str, str] = field(default_factory=dict)
@@ -152,6 +151,15 @@ class Evidence:
                 total, last = total + end - begin, end
         return total
 
+    def forgotten(self, since: float, until: float | None = None) -> bool:
+        """Whether what was written then may be gone: after a copy of the record that was put back. Nothing else may."""
+        backs = [one for one in self.faults if one.label == "restore of database"]
+        return any(one.began <= (until or since) and since <= one.ended for one in backs)
+
+    def bound(self, kind: str) -> list[Ask]:
+        """Of what was asked for: what was accepted, and is not forgotten."""
+        return [a for a in self.asks if a.kind == kind and a.accepted and not self.forgotten(a.sent, a.answered)]
+
     def disk_full(self, since: float, until: float) -> bool:
         return any(o.label.startswith("disk") and o.began <= until and o.ended + 3 >= since for o in self.faults)
 
@@ -176,8 +184,8 @@ def _accepted(e: Evidence) -> Iterator[str]:
     """What was accepted is on record, once, and has an end."""
     keys = Counter(run.key for run in e.runs)
     yield from (f"{times} runs have the key {key}" for key, times in keys.items() if times > 1)
-    for ask in e.asks:
-        if ask.kind == "start" and ask.accepted and not keys[ask.key]:
+    for ask in e.bound("start"):
+        if not keys[ask.key]:
             yield f"the start {ask.key} was accepted ({ask.status}) and is not on record"
     for run in e.runs:
         if run.status not in OVER:
@@ -192,7 +200,8 @@ def _once(e: Evidence) -> Iterator[str]:
     rows, ran = Counter(task.name for task in e.tasks), Counter(one.name for one in e.processes)
     yield from (f"task {name} is on record {times} times" for name, times in rows.items() if times > 1)
     yield from (f"task {name} executed {times} times" for name, times in ran.items() if times > 1)
-    yield from (f"task {name} executed and is not on record" for name in ran if name not in rows)
+    unknown = {one.name for one in e.processes if not e.forgotten(one.begin)} - rows.keys()
+    yield from (f"task {name} executed and is not on record" for name in unknown)
     for task in e.tasks:
         if task.status == "SUCCEEDED" and not ran[task.name]:
             yield f"task {task.name} succeeded, and no process of it ever began"
@@ -257,8 +266,8 @@ def _true(e: Evidence) -> Iterator[str]:
 def _stops(e: Evidence) -> Iterator[str]:
     """A stop that was accepted ends its run: nothing begins after it, and who heard it is recorded as stopped."""
     ends = {task.name: task for task in e.tasks}
-    for stop in e.asks:
-        if stop.kind != "stop" or stop.status != 202:
+    for stop in e.bound("stop"):
+        if stop.status != 202:
             continue
         # From a resume on that may have been heard, the stop is history.
         resumes = [a.sent for a in e.asks if a.kind == "resume" and a.run_id == stop.run_id and a.answered > stop.sent]
@@ -283,7 +292,7 @@ def _delivered(e: Evidence) -> Iterator[str]:
     exported, events = Counter(row[:2] for row in e.exports), Counter(e.events)
     yield from (f"the export {name} is on record {times} times" for name, times in exported.items() if times > 1)
     yield from (f"the event {name} is on record {times} times" for name, times in events.items() if times > 1)
-    told, hook = set(e.told), [ask.answered for ask in e.asks if ask.kind == "webhook" and ask.accepted]
+    told, hook = set(e.told), [ask.answered for ask in e.bound("webhook")]
     first = list(dict.fromkeys(e.hooked))
     for run_id, attempt in first:
         if (run_id, attempt + 1) in first[: first.index((run_id, attempt))]:
@@ -301,13 +310,16 @@ def _delivered(e: Evidence) -> Iterator[str]:
             if not exported[name]:
                 yield f"run {name} ended without an export"
     yield from (f"the deletion of run {run_id} never ended" for run_id, ended in e.deleted.items() if not ended)
-    for ask in e.asks:
-        if ask.kind == "delete" and ask.accepted and ask.run_id not in e.deleted:
+    for ask in e.bound("delete"):
+        if ask.run_id not in e.deleted:
             yield f"the deletion of run {ask.run_id} was accepted and is not on record"
+    gone = {a.run_id for a in e.asks if a.kind == "delete"} - {a.run_id for a in e.bound("delete")}  # and nobody knows
     for run_id, attempt, status, url in e.exports:
         if run_id in e.deleted and e.archives.get(url or ""):
             yield f"run {run_id} was deleted, and its archive lies at {url}"
-        if status != "empty" and run_id not in e.deleted and (status != "exported" or not e.archives.get(url or "")):
+        if run_id in e.deleted or run_id in gone or status == "empty":
+            continue
+        if status != "exported" or not e.archives.get(url or ""):
             yield f"the export of run {(run_id, attempt)} is {status}, and nothing lies at {url}"
 
 
@@ -316,9 +328,15 @@ def _planned(e: Evidence) -> Iterator[str]:
     by_number: dict[str, list[Process]] = defaultdict(list)
     for one in e.processes:
         by_number[one.args.get("number", "")].append(one)
+    plans = [a for a in e.asks if a.kind in ("manager", "jobs", "graph") and e.forgotten(a.sent, a.answered)]
+    gone = {ask.key.split("-")[1] for ask in plans}
     for number, before in e.wanted.items():
         mine = by_number[number]
         good = [one for one in mine if one.end and one.end.get("reason") == "finished"]
+        if any(e.forgotten(one.begin, one.last) for one in mine):  # whoever began it may not know, and begins it again
+            good = good[-1:]
+        if not good and number[1:].split("-")[0] in gone:
+            continue
         broken = any((one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last) for one in mine)
         if len(good) > 1 or not (good or broken or before):
             yield f"job {number} came to a good end {len(good)} times: {[str(one) for one in mine]}"
@@ -330,7 +348,7 @@ def _planned(e: Evidence) -> Iterator[str]:
         lines, runs = Counter(round(at) for at, _, _ in e.due), {run.run_id for run in e.runs}
         first = int(since // every + 1)
         for due in (round(n * every) for n in range(first, int((until - 1) // every) + 1)):
-            if lines[due] != 1:
+            if lines[due] != 1 and not (lines[due] == 0 and e.forgotten(due, due + AFTER_S)):
                 yield f"the schedule was due at {due}, and has {lines[due]} lines"
         for at, decision, target in e.due:
             if (decision == "started") != (target in runs):

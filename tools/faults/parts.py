@@ -57,11 +57,10 @@ class Part:
 
     def __init__(
         self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path, ready: Callable[[], bool],
-        user: str = "", clock: Sequence[str] = (),
+        user: str = "",
     ) -> None:  # fmt: skip
         self.name, self.command, self.env, self.folder, self.ready = name, list(command), dict(env), folder, ready
         self._as = ["--reuid", user, "--regid", user, "--clear-groups"] if user else []
-        self.clock = list(clock)
         self.process: subprocess.Popen[bytes] | None = None
         self.deaths: list[tuple[float, int]] = []
         """When it died, and with which code."""
@@ -72,7 +71,7 @@ class Part:
         return self.process.pid if self.process and self.process.poll() is None else 0
 
     def start(self) -> None:
-        words = ["setpriv", "--pdeathsig", "KILL", *self._as, "--", *self.clock, *self.command]
+        words = ["setpriv", "--pdeathsig", "KILL", *self._as, "--", *self.command]
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 words, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log

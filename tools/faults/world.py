@@ -26,7 +26,7 @@ import pymysql
 
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
-from tests.support.s3 import RCLONE, aws_environment, rclone_command
+from tests.support.s3 import aws_environment, rclone_command
 from tools.faults.build import available
 from tools.faults.parts import Part, Proxies, answers, listens, pids
 
@@ -41,13 +41,18 @@ PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
 DYNAMIC = "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
 ARGS = {"seconds": "1", "how": "finished"}
+#: After a restore nobody waits a quarter of an hour for an audit, nor minutes for a starter that died with the past.
+AUDITS = {
+    f"LIFECYCLE_AUDIT__{name}": value
+    for name, value in {"EVERY_S": "10", "GRACE_S": "5", "ORPHAN_GRACE_S": "5", "START_GRACE_S": "5"}.items()
+}
 
 
 class World:
     """Everything that is up. Parts are started by the main thread alone."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], landed: Path | None) -> None:
-        self.folder, self.say, self.landed = folder, say, landed
+    def __init__(self, folder: Path, say: Callable[[str], None], landed: Path | None = None, dev: bool = False) -> None:
+        self.folder, self.say, self.landed, self.dev = folder, say, landed, dev
         self.parts: dict[str, Part] = {}
         self.ports: dict[str, int] = {}
         self.journals, self.disk, self.logs = folder / "journals", folder / "disk", folder / "logs"
@@ -61,27 +66,24 @@ class World:
 
     @classmethod
     @contextmanager
-    def up(cls, say: Callable[[str], None], keep: Path | None, landed: str = "") -> Iterator[World]:
+    def up(cls, say: Callable[[str], None], keep: Path | None, landed: str = "", dev: bool = False) -> Iterator[World]:
         """A world that is up; ended afterwards. The folder stays, without the data of the servers.
 
-        ``landed``: the commit of another build, of which the second gateway and the second worker are.
+        ``landed``: the commit of another build, of which the second gateway and the second worker are. ``dev``:
+        Temporal is the dev server of its SDK, on a file.
         """
         folder = keep or Path(tempfile.mkdtemp(prefix="faults-"))
         folder.mkdir(exist_ok=True, parents=True)
         folder.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
-        world = cls(folder, say, folder / "landed" if landed else None)
+        world = cls(folder, say, folder / "landed" if landed else None, dev)
         with ExitStack() as undo:
             undo.callback(world._end)
-            for place in (world.journals, world.disk, world.logs):
-                place.mkdir()
+            world.make(undo)
             if world.landed is not None:
                 world.landed.mkdir()
                 packed = ["git", "-C", str(ROOT), "archive", landed, "crawler_lifecycle", "workers"]
                 tar = subprocess.run(packed, capture_output=True, check=True).stdout
                 subprocess.run(["tar", "-x", "-C", str(world.landed)], input=tar, check=True)
-            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(world.disk)]
-            subprocess.run(mount, check=True)
-            undo.callback(subprocess.run, ["umount", "-l", str(world.disk)], check=True)
             undo.callback(world._copy_tasks)
             undo.callback(world._end)
             undo.enter_context(serving(world.receiver))
@@ -89,6 +91,13 @@ class World:
             world._servers()
             world._services()
             yield world
+
+    def make(self, undo: ExitStack) -> None:
+        """The folders, and the small disk."""
+        for place in (self.journals, self.disk, self.logs):
+            place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(self.disk)], check=True)
+        undo.callback(subprocess.run, ["umount", "-l", str(self.disk)], check=True)
 
     def _copy_tasks(self) -> None:
         with suppress(shutil.Error, OSError):
@@ -113,21 +122,65 @@ class World:
                     found.append(pid)
         return found
 
-    def dump(self) -> None:
-        """Keep the record, for whoever looks for the cause of a violation."""
-        words = [
-            "mariadb-dump",
-            "--hex-blob",
-            "-h",
-            "127.0.0.1",
-            "-P",
-            str(self.port("database")),
-            "-u",
-            "root",
-            "lifecycle",
-        ]
-        with (self.folder / "record.sql").open("wb") as file:
-            subprocess.run(words, stdout=file, check=True, timeout=120)
+    def dump(self, file: Path) -> None:
+        """Keep the record: for whoever looks for the cause of a violation, or to put it back."""
+        words = ["mariadb-dump", "--hex-blob", "--single-transaction", "--add-drop-database", *self._client()]
+        with file.open("wb") as out:
+            subprocess.run([*words, "--databases", "lifecycle"], stdout=out, check=True, timeout=120)
+
+    def _client(self) -> list[str]:
+        return ["-h", "127.0.0.1", "-P", str(self.port("database")), "-u", "root"]
+
+    # --- copies, and what comes of them ------------------------------------------------------------------------------
+
+    def copy(self, whom: str) -> Path:
+        """A copy of the record, or of all that Temporal knows, taken while everything goes on."""
+        if whom == "database":
+            self.dump(copy := self.folder / "copy.sql")
+        else:
+            shutil.rmtree(copy := self.folder / "postgres" / "copy", ignore_errors=True)
+            words = ["-D", str(copy), "-h", "127.0.0.1", "-p", str(self.port("postgres")), "-U", "temporal"]
+            self._run(str(PG / "pg_basebackup"), *words, "-c", "fast", user="postgres")
+        return copy
+
+    def rows(self, whom: str) -> int:
+        """How much there is that a restore can lose: changes of statuses, or pages of histories."""
+        if whom == "database":
+            return int(self.record("SELECT COUNT(*) FROM status_transition")[0][0])
+        words = ["-h", "127.0.0.1", "-p", str(self.port("postgres")), "-U", "temporal", "-d", "temporal"]
+        return int(self._run(str(PG / "psql"), *words, "-Atc", "SELECT COUNT(*) FROM history_node"))
+
+    def put_back(self, whom: str, copy: Path) -> None:
+        """The server has what the copy has. Of Temporal's, Temporal is started again too: it remembers what is gone."""
+        if whom == "database":
+            with copy.open("rb") as file:
+                subprocess.run(["mariadb", *self._client()], stdin=file, check=True, timeout=120)
+            self.record("USE lifecycle", "mysql")
+            return
+        both = [self.parts[name] for name in ("temporal", "postgres")]
+        for part in both:
+            part.kill()
+        shutil.rmtree(data := self.folder / "postgres" / "data")
+        copy.rename(data)
+        for part in reversed(both):
+            part.start()
+            part.wait_ready()
+
+    def audited(self) -> None:
+        """Ours come back after a restore, as docs/operations.md says, and what no row knows is adopted."""
+        crawlctl, env = [sys.executable, "-m", "crawler_lifecycle.cli"], self.env | AUDITS
+        self._run(*crawlctl, "db", "upgrade", env=env)
+        for part in (self.parts[name] for name in OURS):
+            part.env |= AUDITS
+            part.start()
+        for name in OURS:
+            self.parts[name].wait_ready(self.tick)
+        for _ in range(10):
+            told = subprocess.run([*crawlctl, "audit", "--adopt"], env=env, capture_output=True, text=True, timeout=120)
+            if told.returncode in (0, 1):
+                break
+            self.say(f"  audit: {told.stderr.strip()[-200:]}")
+        self.say(f"  audit: {told.stdout.count('taken up again')} of {told.stdout.count('workflow ')} taken up again")
 
     def tick(self) -> None:
         for part in self.parts.values():
@@ -159,14 +212,13 @@ class World:
     # --- what is not ours --------------------------------------------------------------------------------------------
 
     def _servers(self) -> None:
-        programs, port = available(), self.port
+        programs, port = available(self.dev), self.port
         self._mariadb()
-        postgres = self._postgres()
-        for bucket in ("archive",):
-            (self.folder / "s3" / bucket).mkdir(parents=True)
+        if not self.dev:
+            self._postgres()
+        (self.folder / "s3" / "archive").mkdir(parents=True)
         rclone = [*rclone_command(self.folder / "s3")]
         rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
-        assert RCLONE.exists()
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
         api = f"http://127.0.0.1:{port('toxiproxy')}"
         toxiproxy = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port("toxiproxy"))]
@@ -175,9 +227,10 @@ class World:
         self._part("toxiproxy", toxiproxy, quiet, answers(f"{api}/version")).wait_ready()
         self.proxies = Proxies(api)
         for name in PROXIED:
-            self.proxies.add(name, port(f"proxy of {name}"), port(name))
-        postgres.wait_ready()
-        self._temporal(programs)
+            if name != "postgres" or not self.dev:
+                self.proxies.add(name, port(f"proxy of {name}"), port(name))
+        cli = [str(Path(sys.executable).with_name("temporal"))]
+        self._temporal(*(self._dev_server(cli) if self.dev else self._production(programs)), cli)
         for name in ("s3", "mariadb"):
             self.parts[name].wait_ready()
         self.record("CREATE DATABASE lifecycle CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "mysql")
@@ -213,7 +266,17 @@ class World:
         ready = lambda: subprocess.run(ask).returncode == 0  # noqa: E731
         return self._part("postgres", words, env, ready, user="postgres")
 
-    def _temporal(self, programs: Path) -> None:
+    def _dev_server(self, cli: list[str]) -> tuple[list[str], str]:
+        """The dev server of Temporal's SDK, with the settings that ``crawlctl dev`` gives it, on a file."""
+        words = [*cli, "server", "start-dev", "--ip", "127.0.0.1", "--port", str(self.port("temporal")), "--headless"]
+        words += ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "error"]
+        for setting in ("matching.enableFairness=true", "matching.numTaskqueueWritePartitions=1"):
+            words += ["--dynamic-config-value", setting]
+        return words, ""
+
+    def _production(self, programs: Path) -> tuple[list[str], str]:
+        """Its production server; and the namespace that is still to be made."""
+        self.parts["postgres"].wait_ready()
         tool = [str(programs / "temporal-sql"), "--plugin", "postgres12_pgx", "--ep", "127.0.0.1", "-u", "temporal"]
         tool += ["-p", str(self.port("postgres")), "--pw", "none"]
         for name, schema in (("temporal", "temporal"), ("temporal_visibility", "visibility")):
@@ -231,16 +294,18 @@ class World:
         text = model.substitute(sql=sql, dynamic=config / "dynamic.yaml", **places)
         (config / "development.yaml").write_text(text)
         words = [str(programs / "temporal-server"), "--root", str(self.folder), "--config", "temporal", "--env"]
-        words += ["development", "--allow-no-auth", "start"]
-        at = f"127.0.0.1:{self.port('temporal')}"
-        cli = [str(Path(sys.executable).with_name("temporal")), "operator"]
+        return [*words, "development", "--allow-no-auth", "start"], "default"
+
+    def _temporal(self, words: list[str], namespace: str, cli: list[str]) -> None:
+        operator, at = [*cli, "operator"], f"127.0.0.1:{self.port('temporal')}"
 
         def healthy() -> bool:
-            asked = [*cli, "cluster", "health", "--address", at]
+            asked = [*operator, "cluster", "health", "--address", at]
             return subprocess.run(asked, env=self.clean, capture_output=True).returncode == 0
 
         self._part("temporal", words, self.clean, healthy).wait_ready()
-        self._run(*cli, "namespace", "create", "-n", "default", "--retention", "24h", "--address", at)
+        if namespace:
+            self._run(*operator, "namespace", "create", "-n", namespace, "--retention", "24h", "--address", at)
 
     # --- ours --------------------------------------------------------------------------------------------------------
 
