@@ -236,7 +236,7 @@ def moment(value: object) -> datetime | None:
 def believable(at: datetime) -> datetime | None:
     """Return the time in UTC; ``None``: it is outside of the years that we store."""
     try:
-        at = at.astimezone(UTC)
+        at = at if at.tzinfo is UTC else at.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
     return at if FIRST_YEAR <= at.year <= LAST_YEAR else None

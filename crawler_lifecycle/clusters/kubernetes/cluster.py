@@ -50,7 +50,7 @@ from .looks.namespace_identity import CurrentNamespace, read_identity
 from .looks.predicates import deciding_pod
 from .looks.queues import QueueReader
 from .looks.reading import read_task
-from .looks.termination_message import with_progress
+from .looks.termination_message import reported
 
 #: Seconds between the two looks that together prove that a task is gone.
 PROOF_S = 30.0
@@ -116,7 +116,8 @@ class KubernetesCluster:
             index: pod for index, number in executing.items() if (pod := deciding_pod(found[number].pods)) is not None
         }
         for index, progress in self._tails.progress(run.run_id, pods).items():
-            seen[executing[index]] = with_progress(seen[executing[index]], progress)
+            one = seen[executing[index]]
+            seen[executing[index]] = replace(one, **reported(progress, later=one.attempt > 1))
         return seen
 
     def place(self, beside: Collection[str] = ()) -> str | None:
@@ -147,7 +148,9 @@ def _with_uid(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
     job = listed.jobs.get(name_of(run.run_id, task))
     if job is None or task.uid is not None or not is_of(run, task, job.metadata.uid, job.metadata):
         return task
-    return replace(task, uid=job.metadata.uid)
+    return TaskRef(
+        task.task_id, task.index, task.attempt, job.metadata.uid, task.stopping, task.missed_at, task.place
+    )
 
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:

@@ -267,11 +267,10 @@ def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[
         found.resource_version = moment
     elif moment != found.resource_version:
         raise Expired(f"{asked.gesture}: two pages are of different versions: {found.resource_version} and {moment}")
-    for item in page.items:
-        key = (item.metadata.namespace, item.metadata.name)
-        if key in names:
-            raise Expired(f"{asked.gesture}: the pages overlap: {item.metadata.name} is in them twice")
-        names.add(key)
+    before = len(names)
+    names.update((item.metadata.namespace, item.metadata.name) for item in page.items)
+    if len(names) < before + len(page.items):
+        raise Expired(f"{asked.gesture}: the pages overlap: an object is in them twice")
 
 
 def _checked(asked: Asked, data: bytes) -> bytes:

@@ -53,7 +53,10 @@ class ObjectMeta(_Struct, frozen=True):
     @property
     def controller_uid(self) -> str | None:
         """The uid of the object that controls this one."""
-        return next((owner.uid for owner in self.owner_references if owner.controller), None)
+        for owner in self.owner_references:  # a plain loop: see ``_true_condition``
+            if owner.controller:
+                return owner.uid
+        return None
 
 
 class Condition(_Struct, frozen=True):
@@ -240,7 +243,10 @@ class Pod(_Struct, frozen=True):
 
     def container(self, name: str) -> ContainerStatus | None:
         """Return the kubelet's status of the container with this name."""
-        return next((status for status in self.status.container_statuses if status.name == name), None)
+        for status in self.status.container_statuses:  # a plain loop: see ``_true_condition``
+            if status.name == name:
+                return status
+        return None
 
 
 class NamespaceStatus(_Struct, frozen=True):

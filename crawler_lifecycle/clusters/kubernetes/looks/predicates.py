@@ -92,10 +92,10 @@ def taken_back(job: Job | None, pod: Pod) -> bool:
     After the Job is resumed, it keeps a condition, and the pod does not have the Job's finalizer any more. A Job that
     is over or being deleted creates no other pod. The pod is then the end of the task.
     """
-    if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
+    if pod.metadata.deletion_timestamp is None or job is None or job.metadata.deletion_timestamp is not None:
         return False
     resumed = TRACKING not in pod.metadata.finalizers and any(c.type == "Suspended" for c in job.status.conditions)
-    return pod.metadata.deletion_timestamp is not None and (bool(job.spec.suspend) or resumed)
+    return (bool(job.spec.suspend) or resumed) and verdict(job, final=False) is None
 
 
 def may_execute_again(job: Job) -> bool:
@@ -200,8 +200,10 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 def deadline_of(job: Job | None) -> Condition | None:
     """Return the first condition that the Job's own deadline passed. ``FailureTarget`` comes before its pods end."""
-    found = [job.condition(kind) for kind in ("FailureTarget", "Failed")] if job is not None else []
-    return next((one for one in found if one is not None and one.reason == "DeadlineExceeded"), None)
+    for kind in ("FailureTarget", "Failed") if job is not None else ():
+        if (found := job.condition(kind)) is not None and found.reason == "DeadlineExceeded":
+            return found
+    return None
 
 
 def counted_at(job: Job | None) -> datetime | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
@@ -30,7 +31,7 @@ from .predicates import (
     suspended_before_scheduling,
     verdict,
 )
-from .termination_message import Summary, with_progress
+from .termination_message import Summary, reported
 
 #: A Job without a pod that has been in deletion for this time never gets a pod again, even if the Job still exists.
 GONE_AFTER = timedelta(seconds=30)
@@ -58,15 +59,13 @@ def read_task(
         pod for pod in pods if uid is not None and owner_of(pod) == uid and not suspended_before_scheduling(own, pod)
     ]
     pod = deciding_pod(mine)
-    name = own.metadata.name if own is not None else None
     if pod is not None and not another_follows(own, pod):
-        name, node = name or pod.metadata.labels.get(JOB_NAME), pod.spec.node_name
-        seen = Observation(task.index, task.attempt, Phase.WAITING, now, name, uid, node, started_at=_started(pod))
-        return _of_pod(seen, task, own, pod, _ended_beside(pod, mine), events, read_at or now)
-    seen = Observation(task.index, task.attempt, Phase.ABSENT, now, name, uid)
+        return _of_pod(task, uid, own, pod, _ended_beside(pod, mine), events, now, read_at or now)
+    name = own.metadata.name if own is not None else None
+    seen = partial(Observation, task.index, task.attempt, name=name, uid=uid)
     if own is not None:
-        return _of_job(seen, own, events, read_at or now)
-    return _foreign(seen, task, job) if job is not None else seen
+        return _of_job(seen, own, events, now, read_at or now)
+    return _foreign(seen, task, job, now) if job is not None else seen(Phase.ABSENT, now)
 
 
 def _uid(task: TaskRef, job: Job | None, pods: Sequence[Pod]) -> str | None:
@@ -80,60 +79,64 @@ def _uid(task: TaskRef, job: Job | None, pods: Sequence[Pod]) -> str | None:
 
 
 def _of_pod(
-    seen: Observation,
     task: TaskRef,
+    uid: str | None,
     job: Job | None,
     pod: Pod,
     beside: str | None,
     events: Sequence[Event] | None,
+    now: datetime,
     read_at: datetime,
 ) -> Observation:
-    now = seen.observed_at
+    name = job.metadata.name if job is not None else pod.metadata.labels.get(JOB_NAME)
+    node, started = pod.spec.node_name, _started(pod)
+    seen = partial(Observation, task.index, task.attempt, name=name, uid=uid, node=node, started_at=started)
     if ended(pod):
         end, summary = end_of_pod(task, job, pod)
         return _ended(seen, replace(end, message=_joined(end.message, beside)) if beside else end, summary, read_at)
     if executing(pod):
         words = _joined(warning_words(task, job, pod, now), beside)
-        return replace(seen, phase=Phase.EXECUTING, reason=words, changed_at=seen.started_at)
+        return seen(Phase.EXECUTING, now, reason=words, changed_at=started)
     words = _joined(pod_words(task, job, pod, events, now), beside)
-    created = known_time(pod.metadata.creation_timestamp)
-    return replace(seen, reason=words, changed_at=created)
+    return seen(Phase.WAITING, now, reason=words, changed_at=known_time(pod.metadata.creation_timestamp))
 
 
-def _of_job(seen: Observation, job: Job, events: Sequence[Event] | None, read_at: datetime) -> Observation:
+def _of_job(
+    seen: partial[Observation], job: Job, events: Sequence[Event] | None, now: datetime, read_at: datetime
+) -> Observation:
     """Return the observation of a Job without a pod."""
     over, deleted = verdict(job), job.metadata.deletion_timestamp
     if over is not None:
         return _ended(seen, end_of_job(job, over), Summary(), read_at)
-    seen = replace(seen, phase=Phase.WAITING, reason=job_words(job, events, seen.observed_at))
+    words = job_words(job, events, now)
     if job.other_controller is not None:  # its pods are on another cluster, so their absence here proves nothing
         started = known_time(job.status.start_time)
         phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
-        return replace(seen, phase=phase, changed_at=started, started_at=started)
-    if deleted is not None and seen.observed_at - deleted >= GONE_AFTER:
+        return seen(phase, now, reason=words, changed_at=started, started_at=started)
+    if deleted is not None and now - deleted >= GONE_AFTER:
         # The Job has no pod and creates none any more. So nothing runs, even if a finalizer keeps the Job.
-        return replace(seen, phase=Phase.GONE, changed_at=known_time(deleted))
-    return replace(seen, changed_at=known_time(job.metadata.creation_timestamp))
+        return seen(Phase.GONE, now, reason=words, changed_at=known_time(deleted))
+    return seen(Phase.WAITING, now, reason=words, changed_at=known_time(job.metadata.creation_timestamp))
 
 
-def _foreign(seen: Observation, task: TaskRef, other: Job) -> Observation:
+def _foreign(seen: partial[Observation], task: TaskRef, other: Job, now: datetime) -> Observation:
     """Return the observation when another Job has the name: our Job is gone, and none of its pods is left."""
     words = f"Our Job ({task.uid}) is gone; another one ({other.metadata.uid}) has its name"
     if task.stopping:
-        return replace(seen, phase=Phase.GONE, reason=words)
-    return replace(seen, phase=Phase.WAITING, uid=other.metadata.uid, name=other.metadata.name, reason=words)
+        return seen(Phase.GONE, now, reason=words)
+    return seen(Phase.WAITING, now, uid=other.metadata.uid, name=other.metadata.name, reason=words)
 
 
-def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> Observation:
-    return replace(
-        with_progress(seen, summary.progress),
-        phase=Phase.ENDED,
+def _ended(seen: partial[Observation], end: End, summary: Summary, read_at: datetime) -> Observation:
+    return seen(
+        Phase.ENDED,
         # An end may have happened after the look began. So its time of observation is when the objects had been read.
-        observed_at=read_at,
+        read_at,
         changed_at=end.finished_at,
         peak_memory=summary.peak_memory,
         fields=summary.fields,
         end=end,
+        **reported(summary.progress, later=seen.args[1] > 1),
     )
 
 

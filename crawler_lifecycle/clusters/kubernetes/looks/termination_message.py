@@ -16,11 +16,12 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.last_words import last_words
-from crawler_lifecycle.domain.task import Counters, Observation
+from crawler_lifecycle.domain.task import Counters
 
 #: The most characters that we keep of a message that our runner did not write.
 FOREIGN_MAX = 500
@@ -105,6 +106,8 @@ def _foreign(text: str) -> Summary:
 
 
 def _object(text: str) -> dict[str, object] | None:
+    if not text.lstrip().startswith("{"):
+        return None
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
@@ -150,17 +153,18 @@ def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
     return log[:begin] + log[end:], bounds.statistics(said)
 
 
-def with_progress(seen: Observation, progress: Progress) -> Observation:
-    """Return the observation with the counters and the resumption that its crawler reports."""
-    later = seen.attempt > 1  # a first attempt has nothing to resume
-    return replace(
-        seen,
-        counters=progress.counters,
-        progress_at=progress.at,
-        quiet=progress.quiet,
-        resumed=progress.resumed if later else None,
-        resume_note=progress.resume_note if later else None,
-    )
+def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
+    """Return the fields of an observation that its crawler reports: the counters, and the resumption if ``later``.
+
+    A first attempt has nothing to resume.
+    """
+    return {
+        "counters": progress.counters,
+        "progress_at": progress.at,
+        "quiet": progress.quiet,
+        "resumed": progress.resumed if later else None,
+        "resume_note": progress.resume_note if later else None,
+    }
 
 
 def _last(log: bytes, kind: str) -> tuple[int, int, dict[str, object]] | None:
