@@ -148,9 +148,7 @@ def _with_uid(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
     job = listed.jobs.get(name_of(run.run_id, task))
     if job is None or task.uid is not None or not is_of(run, task, job.metadata.uid, job.metadata):
         return task
-    return TaskRef(
-        task.task_id, task.index, task.attempt, job.metadata.uid, task.stopping, task.missed_at, task.place
-    )
+    return TaskRef(task.task_id, task.index, task.attempt, job.metadata.uid, task.stopping, task.missed_at, task.place)
 
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import and_, case, func, insert, literal, or_, select, update
@@ -84,7 +84,7 @@ class DeploymentStore(RunPart):
     def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime) -> Sequence[Row]:
         """Return as many of the first rows as ``max_parallel`` and the places of the pool allow.
 
-        Active tasks count, and so do tasks that a pending call may create: these hold a place already.
+        Active tasks count, and so do tasks that an earlier call may create or have created: these hold a place already.
         """
         new, gives = [row for row in rows if not _is_offered(unit, row)], self._gives(unit)
         if not gives and max_parallel is None:
@@ -336,13 +336,14 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _is_offered(unit: Unit, row: Row) -> bool:
-    """Return whether a pending call may still create this task."""
-    return row["offered_until"] is not None and row["offered_until"] >= unit.now
+    """Return whether a call may create this task, or may have created it without an answer and no look has told."""
+    return row["offered_until"] is not None and not _looked_after(unit, row["offered_until"])
 
 
 def _count_offered(unit: Unit) -> int:
     t = task_history.c
-    offered = current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= unit.now)
+    told = min(unit.run["verified_at"] or datetime.min.replace(tzinfo=UTC), unit.now)
+    offered = current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= told)
     return int(unit.conn.execute(offered).scalar_one())
 
 

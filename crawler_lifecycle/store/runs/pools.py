@@ -292,10 +292,14 @@ def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = Fa
     if state is None and lock:  # a manual edit removed the row
         conn.execute(insert(pool_gate).values(id=1, state={}))
     gate = _restored(state or {}, pools)
-    t = task_history.c
+    t, of_task = task_history.c, run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
     offered = and_(t.status == TaskStatus.QUEUED, t.offered_until >= now)
-    for where in (t.status.in_(ACTIVE), offered):
+    # A call without an answer may have created its task. It keeps its place until a look after the call says no.
+    unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
+    unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
+    silent = and_(t.status == TaskStatus.QUEUED, t.offered_until < now, unseen)
+    for where in (t.status.in_(ACTIVE), offered, silent):
         held = select(*columns, func.count()).where(where).group_by(*columns)
         for status, pool, priority, count in conn.execute(_own(held, t.run_id) if own else held):
             name = pools.serving(pool or DEFAULT)

@@ -57,6 +57,24 @@ def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
     assert pooled.store.deployment.waits_for_place(fences[-1].run_id)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_call_without_an_answer_keeps_its_place_until_a_look_after_it(pooled: World, there: bool) -> None:
+    """A worker dies between the creation of a task and its record, and nobody looks for a while."""
+    silent, other = run(pooled, "silent", pool="one"), run(pooled, "other", pool="one")
+    assert ask(pooled, silent) == 1
+    pooled.clock.forward(3600)
+    assert (called(pooled), ask(pooled, other)) == ([], 0), "its task may execute"
+    assert ask(pooled, silent) == 1, "it holds the place itself"
+    pooled.clock.forward(3600)
+    if there:
+        pooled.execute(silent)
+    else:
+        pooled.look(silent, [])
+    pooled.clock.forward(1)
+    assert called(pooled) == ([] if there else ["other"])
+    assert ask(pooled, other) == (0 if there else 1)
+
+
 def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
@@ -140,7 +158,8 @@ def test_who_asks_again_without_an_answer_holds_its_places(pooled: World) -> Non
     fence = run(pooled, "r", tasks=7, pool="five")
     assert [ask(pooled, fence), ask(pooled, fence)] == [5, 5]
     assert pooled.store.pools.list_pools()[3].in_use == 5
-    pooled.clock.forward(60)  # the call has expired, and created nothing
+    pooled.clock.forward(60)  # the call has expired, and a look says that it created nothing
+    pooled.look(fence, [])
     assert pooled.store.pools.list_pools()[3].in_use == 0
 
 

@@ -79,6 +79,8 @@ def test_offers_keep_within_the_parallel_limit(world: World) -> None:
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
     world.clock.forward(60)
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
+    world.look(fence, [])  # it says that nobody created them
+    world.clock.forward(1)
     assert world.store.deployment.offer_tasks(fence, 500, 1, UNTIL)[0] == []
 
 
