@@ -1,7 +1,8 @@
 """What a task costs each part, and what that makes of 1,000, 10,000 and 100,000 tasks a day (``make capacity``).
 
-The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at once. Runs of one task
-begin at the rate of a day's peak hour, 12,000 of 100,000, and each part's processor seconds, the bytes of the database,
+The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at once. Runs of one task,
+or of ``BENCHMARK_EACH``, begin at the rate of a day's peak hour, 12,000 tasks of 100,000, and each part's processor
+seconds, the bytes of the database,
 the API server's own count of requests, and the actions in the histories of some runs are divided by the tasks. What is
 computed from them is printed as a table; ``docs/capacity.md`` holds one, and the formula. With
 ``BENCHMARK_STANDING=2000`` a run of so many tasks executes all the while, and its own cost is printed.
@@ -38,6 +39,8 @@ TASKS = int(os.environ.get("BENCHMARK_TASKS", "600"))
 #: Tasks a second: the peak hour of a day of 100,000.
 PEAK_SHARE, DAYS = 0.12, (1_000, 10_000, 100_000)
 RATE = float(os.environ.get("BENCHMARK_RATE", str(PEAK_SHARE * 100_000 / 3600)))
+#: Tasks of each run.
+EACH = int(os.environ.get("BENCHMARK_EACH", "1"))
 SAMPLE, NODES, STARTERS = 20, 4, 8
 #: Tasks of a run that executes all the while, and seconds for which its own cost is measured.
 STANDING, STANDING_S = int(os.environ.get("BENCHMARK_STANDING", "0")), 60
@@ -111,22 +114,24 @@ class Measured(BenchWorld):
 
 
 def begin(world: BenchWorld, tasks: int, rate: float) -> list[int]:
-    """Start runs of one task at a steady rate; their numbers."""
-    began, request = time.monotonic(), {"crawler": "brief", "poll_minutes": [1, 2, 3, 5, 8, 15]}
+    """Start runs at a steady rate of tasks; their numbers."""
+    began, runs = time.monotonic(), -(-tasks // EACH)
+    request = {"crawler": "brief", "poll_minutes": [1, 2, 3, 5, 8, 15], "tasks": [{}] * EACH}
 
     def start(number: int) -> int:
-        time.sleep(max(0.0, began + number / rate - time.monotonic()))
+        time.sleep(max(0.0, began + number * EACH / rate - time.monotonic()))
         return int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
 
     with ThreadPoolExecutor(STARTERS) as threads:
-        found = list(threads.map(start, range(tasks)))
-    print(f"{tasks} runs begun in {time.monotonic() - began:.0f} s, {rate:.2f} a second asked", flush=True)
+        found = list(threads.map(start, range(runs)))
+    took = time.monotonic() - began
+    print(f"{runs} runs of {EACH} tasks begun in {took:.0f} s, {rate:.2f} tasks a second asked", flush=True)
     return found
 
 
 def measure(world: Measured, tasks: int, rate: float) -> Cost:
     """Play the load once, after a few runs that warm up, and divide by its tasks."""
-    _end_of(world, begin(world, 10, rate))
+    _end_of(world, begin(world, 10 * EACH, rate))
     pids = {part: world.stack.pids[part] for part in PARTS}
     cpu = {part: _cpu(pid) for part, pid in pids.items()}
     calls, size, began = requests(world.cluster), world.size(), time.monotonic()
@@ -143,7 +148,7 @@ def measure(world: Measured, tasks: int, rate: float) -> Cost:
         flush=True,
     )
     resident = {part: _memory(pid)["VmRSS"] for part, pid in pids.items()}
-    actions = asyncio.run(_actions(world, runs))
+    actions = asyncio.run(_actions(world, runs)) / EACH
     stays = sum(grown.values()) - logs - details
     ours = {key: asked.get(key, 0.0) for key in OURS}
     return Cost(used, {"for ever": stays, "details": details, "logs": logs}, actions, ours, resident)
@@ -219,7 +224,7 @@ def told(cost: Cost) -> None:
     for part in PARTS:
         print(f"    {part}: {cost.cpu[part] * 1000:.0f} ms of a core a task, {cost.resident[part]:.0f} MiB", flush=True)
     kinds = ", ".join(f"{name} {n:,.0f}" for name, n in cost.bytes.items())
-    print(f"    database bytes a task: {kinds}; Temporal actions a run: {cost.actions:.0f}", flush=True)
+    print(f"    database bytes a task: {kinds}; Temporal actions a task: {cost.actions:.1f}", flush=True)
     print("    API server: " + ", ".join(f"{key} {n:.2f}" for key, n in sorted(cost.calls.items())), flush=True)
     print("\n".join(table(cost)), flush=True)
 
