@@ -138,12 +138,14 @@ def pod_stages() -> list[dict[str, Any]]:
             {"statusTemplate": stop},
             _said("stop-after", "KWOK_STOP_AFTER"),
         ),
-        # As a kubelet does: the last delete does not care for finalizers, and comes once.
+        # As a kubelet does: a pod that never began gets a final phase before the last delete, which does not care for
+        # finalizers, and comes once.
+        _stage("pod-give-up", [deleted, _is(phase, "Pending")], {"statusTemplate": "phase: Failed\n"}),
         _stage(
             "pod-delete",
             [
                 deleted,
-                _is(phase, "Pending", "Succeeded", "Failed"),
+                _is(phase, "Succeeded", "Failed"),
                 _there(".metadata.deletionGracePeriodSeconds | select(. != 0)"),
             ],
             {"delete": True},
