@@ -31,6 +31,7 @@ help:
 	@echo "make soak-pools    pools while everything around them dies at random (MINUTES=5 SEED=1 CLUSTER=local or kwok): do caps, order and shares hold?"
 	@echo "make soak-growth   short days with pruning at their ends (DAYS=9 SEED=1; MariaDB): do as many rows leave as come?"
 	@echo "make faults     the whole service on real servers behind toxiproxy, faults at random (SEED=1 MINUTES=3; root): docs/faults.md"
+	@echo "make faults-short  three seeds of the newest commit of it in two minutes; make faults-scrapyd  what scrapyd says under such faults"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make capacity   what a task costs each part on MariaDB and a real API server, and what 1,000 to 100,000 a day need: docs/capacity.md"
@@ -129,9 +130,9 @@ fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
 # Maven fetches MySQL, which needs the two libraries.
-DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1 graphviz chromium
+DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1 graphviz chromium gcc libc6-dev
 test-deps:
-	@for tool in mariadbd curl jq unzip runc busybox ip mvn dot chromium; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
+	@for tool in mariadbd curl jq unzip runc busybox ip mvn dot chromium cc; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
 	  [ -x /usr/lib/cni/bridge ] || missing=1; \
 	  ldconfig -p | grep -q libaio.so.1 && ldconfig -p | grep -q libnuma.so.1 || missing=1; \
 	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))

@@ -67,9 +67,8 @@ class Faults:
     """Chooses by seed. The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives."""
 
     def __init__(self, world: World, seed: int, only: str = "", restore: str = "") -> None:
-        self.world, self.only = world, only
-        # Not in every play: afterwards audits come at once, which mends what another fault left.
-        self.kinds = KINDS | ({"restore": (restore,)} if restore else {})
+        self.world, self.only, self.restore = world, only, restore
+        self.kinds: dict[str, tuple[str, ...]] = KINDS
         self.done: list[Fault] = []
         self.kills: set[tuple[int, int]] = set()
         self._now: Strike | None = None
@@ -80,10 +79,6 @@ class Faults:
         self.dice = random.Random(f"faults {seed}")
         self._next = time.time() + self.dice.uniform(*PAUSE_S)
         self._deck: list[tuple[str, str]] = []
-
-    @property
-    def label(self) -> str:
-        return self._now.label if self._now else ""
 
     def turn(self, begin: bool = True) -> None:
         """Strike when it is time to, end what is over."""
@@ -118,11 +113,13 @@ class Faults:
     def _draw(self) -> tuple[str, str]:
         """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
         if not self._deck:
-            kinds = self.kinds.items()
             none = ("postgres", "all of ours") if self.world.dev else ()
-            chosen = {k: [one for one in whom if self.only in f"{k} of {one}" and one not in none] for k, whom in kinds}
-            self._deck = [(kind, self.dice.choice(whom)) for kind, whom in chosen.items() if whom]
+            for kind, names in self.kinds.items():
+                if whom := [one for one in names if self.only in f"{kind} of {one}" and one not in none]:
+                    self._deck.append((kind, self.dice.choice(whom)))
             self.dice.shuffle(self._deck)
+            if self.restore:  # not in every play: afterwards audits come at once, which mends what another fault left
+                self._deck.insert(-1, ("restore", self.restore))
         return self._deck.pop()
 
     # --- the network -------------------------------------------------------------------------------------------------

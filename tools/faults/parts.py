@@ -64,7 +64,7 @@ class Part:
         self.process: subprocess.Popen[bytes] | None = None
         self.deaths: list[tuple[float, int]] = []
         """When it died, and with which code."""
-        self.wanted, self.up_since, self._dead_at = False, 0.0, 0.0
+        self.wanted, self._dead_at = False, 0.0
 
     @property
     def pid(self) -> int:
@@ -76,7 +76,7 @@ class Part:
             self.process = subprocess.Popen(
                 words, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self.wanted, self.up_since, self._dead_at = True, time.monotonic(), 0.0
+        self.wanted, self._dead_at = True, 0.0
 
     def wait_ready(self, tick: Callable[[], None] | None = None, seconds: float = READY_S) -> None:
         """Until it works. What ends meanwhile is started again. Raises RuntimeError."""
