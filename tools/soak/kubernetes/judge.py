@@ -135,7 +135,7 @@ def _exit_is_true(case: Case) -> Violations:
     row = case.row
     # kwok tells an end anew, with a later time or another code, when the API server restarts just then.
     told = [state(version).get("terminated") for pod in case.pods for _, version in pod.there]
-    codes = {exit_of(one) for one in told if one is not None}
+    codes = [*{exit_of(one) for one in told if one is not None}]
     if row.exit_code is not None and row.exit_code not in codes:
         yield f"has exit {row.exit_code}, and its pods ended with {codes}"
     if row.exit_code is not None and row.ended_at is not None:
