@@ -92,14 +92,15 @@ class KubernetesCluster:
 
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:
         """Read two complete lists, Jobs before pods, and return the objects of each task in them."""
-        listed = read_objects(self._api, labels.of_run(run.run_id), {name_of(run.run_id, task) for task in tasks})
-        return [listed.of(run.run_id, _with_uid(run, task, listed)) for task in tasks]
+        names = [name_of(run.run_id, task) for task in tasks]
+        listed = read_objects(self._api, labels.of_run(run.run_id), set(names))
+        return [_objects(run, task, listed.jobs.get(name), listed) for task, name in zip(tasks, names, strict=True)]
 
     def _prove_missing(self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace) -> list[TaskObjects]:
         """Read the Jobs that the lists lack by name, and check that missing tasks were created in this namespace."""
         found = _ask(self._api, run.run_id, listed, self._threads)
         gone = namespace.gone_for_good([one.task.place for one in found if not one.seen])
-        return [replace(one, namespace_gone=one.task.place in gone) for one in found] if gone else found
+        return [one._replace(namespace_gone=one.task.place in gone) for one in found] if gone else found
 
     def _read(self, run: RunRef, found: Sequence[TaskObjects], now: datetime) -> list[Observation]:
         """Read each task's objects, and the events of tasks that wait for a reason that the objects do not contain."""
@@ -140,15 +141,14 @@ def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read
     return read_task(one.task, one.job, one.pods, events.of(one.uids()), now, read_at)
 
 
-def _with_uid(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
-    """Return the task with the uid of its Job.
+def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> TaskObjects:
+    """Return the objects of the task; ``job`` has its name. The task gets the uid of its own Job.
 
     The database may lack the uid, if the answer to the Job's creation was lost.
     """
-    job = listed.jobs.get(name_of(run.run_id, task))
-    if job is None or task.uid is not None or not is_of(run, task, job.metadata.uid, job.metadata):
-        return task
-    return TaskRef(task.task_id, task.index, task.attempt, job.metadata.uid, task.stopping, task.missed_at, task.place)
+    if job is not None and task.uid is None and is_of(run, task, uid := job.metadata.uid, job.metadata):
+        task = TaskRef(task.task_id, task.index, task.attempt, uid, task.stopping, task.missed_at, task.place)
+    return TaskObjects(task, job, listed.pods.get(task.uid or "", []))
 
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:
@@ -187,7 +187,7 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
         jobs += threads.map(by_name, list(missing.values())[begin : begin + PAGE])
     pods = pods_of_jobs(api, list(missing))
     asked = {
-        uid: replace(one, job=job, pods=pods.get(uid, []))
+        uid: one._replace(job=job, pods=pods.get(uid, []))
         for (uid, one), job in zip(missing.items(), jobs, strict=True)
     }
     return [asked.get(one.task.uid or "", one) for one in listed]

@@ -45,6 +45,9 @@ FINALIZER = f"{DOMAIN}/end-not-recorded"
 QUEUE = "kueue.x-k8s.io/queue-name"
 #: Label of a Job: the WorkloadPriorityClass that orders it within its queue.
 QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
+#: The labels that looks read; the first ones are mostly the same for all objects of a run.
+OF_RUN = (MANAGED_BY, RUN, RUN_UID, ATTEMPT)
+READ = (*OF_RUN, TASK, TASK_ID, SETTLED, QUEUE, QUEUE_PRIORITY)
 
 #: The name of the crawler's container in the pod.
 CONTAINER = "crawler"

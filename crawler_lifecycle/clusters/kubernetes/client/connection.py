@@ -201,6 +201,7 @@ class Api:
             if data is None:
                 continue
             page = decode_page(kind, data, asked)
+            del data  # it is long, and the next page comes while we hold the objects
             _belongs(asked, found, page, names)
             found.items.extend(map(keep, page.items) if keep else page.items)
             if not (token := page.metadata.continue_):
@@ -267,10 +268,11 @@ def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[
         found.resource_version = moment
     elif moment != found.resource_version:
         raise Expired(f"{asked.gesture}: two pages are of different versions: {found.resource_version} and {moment}")
-    before = len(names)
-    names.update((item.metadata.namespace, item.metadata.name) for item in page.items)
-    if len(names) < before + len(page.items):
-        raise Expired(f"{asked.gesture}: the pages overlap: an object is in them twice")
+    keys = [(item.metadata.namespace, item.metadata.name) for item in page.items]
+    if not names.isdisjoint(keys) or len(set(keys)) < len(keys):
+        twice = next(key for n, key in enumerate(keys) if key in names or key in keys[:n])
+        raise Expired(f"{asked.gesture}: the pages overlap: {twice[1]} is in them twice")
+    names.update(keys)
 
 
 def _checked(asked: Asked, data: bytes) -> bytes:

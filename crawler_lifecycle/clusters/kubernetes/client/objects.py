@@ -6,10 +6,12 @@ values, such as ``null`` in place of a list, are bounded or left out (``odd_valu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,8 +49,8 @@ class ObjectMeta(_Struct, frozen=True):
     deletion_grace_period_seconds: Grace | None = None
     labels: Mapping[str, str] = _NO_STRINGS
     annotations: Mapping[str, str] = _NO_STRINGS
-    finalizers: Sequence[str] = ()
-    owner_references: Sequence[OwnerReference] = ()
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
 
     @property
     def controller_uid(self) -> str | None:
@@ -59,11 +61,42 @@ class ObjectMeta(_Struct, frozen=True):
         return None
 
 
+class _Text(StrEnum):
+    """Texts of which some exist only once, however often they are decoded. All others are texts, too."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> _Text:
+        other = str.__new__(cls, value)
+        other._name_ = other._value_ = str(value)
+        return other
+
+
+#: What most conditions of most Jobs and pods consist of. The objects of a long list share these words.
+_WORDS = [
+    "True",
+    "False",
+    "Unknown",
+    "Complete",
+    "Failed",
+    "SuccessCriteriaMet",
+    "Initialized",
+    "PodReadyToStartContainers",
+    "PodScheduled",
+    "ContainersReady",
+    "Ready",
+    "DisruptionTarget",
+]
+if TYPE_CHECKING:
+    Word: TypeAlias = str
+else:
+    Word = _Text("Word", [(word, word) for word in _WORDS])
+
+
 class Condition(_Struct, frozen=True):
     """A condition of a Job or pod. ``status`` is one of the texts "True", "False" and "Unknown"."""
 
-    type: str
-    status: str
+    type: Word
+    status: Word
     reason: str | None = None
     message: str | None = None
     last_transition_time_: Time | None = msgspec.field(name="lastTransitionTime", default=None)
@@ -93,7 +126,7 @@ class JobStatus(_Struct, frozen=True):
     succeeded: Number | None = None
     failed: Number | None = None
     terminating: Number | None = None
-    conditions: Sequence[Condition] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class Job(_Struct, frozen=True):
@@ -211,9 +244,9 @@ class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
     restart_policy: str | None = None
     termination_grace_period_seconds: Grace | None = None
-    containers: Sequence[Container] = ()
-    init_containers: Sequence[Container] = ()
-    scheduling_gates: Sequence[SchedulingGate] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
 
 
 class PodStatus(_Struct, frozen=True):
@@ -221,9 +254,9 @@ class PodStatus(_Struct, frozen=True):
     reason: str | None = None
     message: str | None = None
     start_time: Time | None = None
-    conditions: Sequence[Condition] = ()
-    container_statuses: Sequence[ContainerStatus] = ()
-    init_container_statuses: Sequence[ContainerStatus] = ()
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(_Struct, frozen=True):
@@ -279,8 +312,8 @@ class WorkloadSpec(_Struct, frozen=True):
 
 
 class WorkloadStatus(_Struct, frozen=True):
-    conditions: Sequence[Condition] = ()
-    admission_checks: Sequence[AdmissionCheck] = ()
+    conditions: tuple[Condition, ...] = ()
+    admission_checks: tuple[AdmissionCheck, ...] = ()
     requeue_state: RequeueState | None = None
 
 
@@ -394,14 +427,8 @@ class _Typed(_Struct, frozen=True):
     object: msgspec.Raw
 
 
-_ONE: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (Job, Pod, Event, Namespace, Named, Workload, PendingWorkloadsSummary, APIGroup)
-}
-_PAGE: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(ListPage[kind])  # type: ignore[valid-type]
-    for kind in (Job, Pod, Event, Named, Workload)
-}
+#: Returns the decoder of a type; it is made at its first use.
+_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
 _KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event", Namespace: "Namespace", Workload: "Workload"}
 _RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
@@ -410,7 +437,7 @@ _NO_OBJECT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """Decode one object of ``kind``, which is one of ``_ONE``. Raises ``Unreadable``."""
+    """Decode one object of ``kind``. Raises ``Unreadable``."""
     try:
         if kind in _KINDS and (found_kind := _KIND.decode(data).kind) != _KINDS[kind]:
             raise unreadable(None, f"it is a {found_kind[:60]}, not a {_KINDS[kind]}")
@@ -424,13 +451,13 @@ def decode_page(kind: type[T], data: bytes, asked: Asked | None = None) -> ListP
     """Decode one page of a list of ``kind``. Raises ``Unreadable``."""
     try:
         try:
-            page: ListPage[T] = _PAGE[kind].decode(data)
+            page: ListPage[T] = _decoder(ListPage[kind]).decode(data)  # type: ignore[valid-type]
         except msgspec.ValidationError:  # an object is invalid: decode each one alone, and repair it
             raw = _RAW_PAGE.decode(data)
             page = ListPage(kind=raw.kind, metadata=raw.metadata, items_=[_decoded(kind, item) for item in raw.items])
     except _NO_OBJECT as error:
         raise _not_decoded(kind.__name__, error, data, asked) from error
-    expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
+    expected = f"{_KINDS.get(kind) or _KINDS.get(kind.__bases__[0], '')}List"
     if not page.kind.endswith(expected):
         raise unreadable(asked, f"it is a {page.kind[:60]}, not a {expected}")
     return page
@@ -438,7 +465,7 @@ def decode_page(kind: type[T], data: bytes, asked: Asked | None = None) -> ListP
 
 def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
     try:
-        found: T = _ONE[kind].decode(data)
+        found: T = _decoder(kind).decode(data)
     except msgspec.ValidationError:
         found = mended(kind, data)
     return found

@@ -26,6 +26,8 @@ _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 MENDED_MAX = 1000
 #: One step of a path in an error of ``msgspec``: the name of a field, or an index of a list.
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+#: The key of a map, which may have any characters: the whole map is left out.
+_MAP = re.compile(r"(\.(?:labels|annotations))[.[].*")
 _BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 T = TypeVar("T")
 
@@ -49,6 +51,7 @@ def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
     """Bound or leave out the value that the error names. Raise the error again for a value that is required."""
     words, at, path = str(odd).rpartition(" - at `$")
+    path = _MAP.sub(r"\1", path)
     *way, last = [name or int(number) for name, number in _STEP.findall(at and path)] or [None]
     for step in way:
         said = said[step]

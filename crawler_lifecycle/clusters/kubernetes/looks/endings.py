@@ -154,7 +154,7 @@ def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> st
         return said
     if _deadline_ended_it(last):
         return "DeadlineExceeded"
-    if _init_failure(pod) is not None and said in (None, "ContainerStatusUnknown"):
+    if said in (None, "ContainerStatusUnknown") and _init_failure(pod) is not None:
         return INIT_FAILED
     if own not in (None, "DeadlineExceeded") and (moved is not None or pod.condition("DisruptionTarget") is None):
         return own

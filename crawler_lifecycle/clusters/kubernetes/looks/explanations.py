@@ -64,6 +64,8 @@ class Events:
 
     def of(self, uids: Iterable[str]) -> Sequence[Event] | None:
         """Return the events about these objects; ``None`` when there are none but some could not be read."""
+        if not self.about and not self.unread:
+            return ()
         asked = list(uids)
         found = [event for uid in asked for event in self.about.get(uid, ())]
         return found if found or self.unread.isdisjoint(asked) else None

@@ -8,8 +8,8 @@ I/O.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, Terminated
@@ -75,8 +75,7 @@ _REFUSALS = (
 _REJECTED = ("Pod was rejected", "The node had condition")
 
 
-@dataclass(frozen=True, slots=True)
-class PodEnd:
+class PodEnd(NamedTuple):
     """The known facts about the end of a pod's crawler."""
 
     task: TaskRef
@@ -113,8 +112,9 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
     if pod.status.reason == "Evicted" or asked_by_us(last.task, pod, job):
         return None
     # When the time of the deletion is lost, a later mark or the Job's count shows that it came after the end.
-    explained = not deletion_is_dated(pod) and (mark is not None or _counted_before(job, pod))
-    if deleted_before(pod, last.at, last.by_itself) and not explained:
+    if deleted_before(pod, last.at, last.by_itself) and (
+        deletion_is_dated(pod) or (mark is None and not _counted_before(job, pod))
+    ):
         return "interrupted", who_deleted(job, pod)
     if lost_container(last.done):
         return "interrupted", "its node lost the state of the container and does not know how it ended"
@@ -166,10 +166,10 @@ def who_suspended(job: Job) -> str:
 def disruption_mark(pod: Pod) -> Condition | None:
     """Return the disruption mark; ``None`` without a mark, or when the pod was deleted much later."""
     mark = pod.condition("DisruptionTarget")
-    asked = deletion_asked(pod) if deletion_is_dated(pod) else None
-    if mark is None or asked is None or mark.last_transition_time is None:
+    if mark is None or mark.last_transition_time is None or not deletion_is_dated(pod):
         return mark
-    return None if asked - mark.last_transition_time > STALE_AFTER + CLOCK_MARGIN else mark
+    asked = deletion_asked(pod)
+    return None if asked is not None and asked - mark.last_transition_time > STALE_AFTER + CLOCK_MARGIN else mark
 
 
 def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
@@ -225,9 +225,10 @@ def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
 
 def _by_its_node(pod: Pod) -> tuple[str, str] | None:
     """Return the outcome and a text when the pod's ``reason`` shows that its node ended or refused it."""
-    reason, words = pod.status.reason, clean(pod.status.message) or ""
+    reason = pod.status.reason
     if reason is None or reason == "DeadlineExceeded":
         return None
+    words = clean(pod.status.message) or ""
     if reason == "Evicted" and "low on resource" in words:
         return "evicted", f"evicted: {words}"
     if reason in _BY_NODE:

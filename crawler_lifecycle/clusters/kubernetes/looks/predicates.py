@@ -200,8 +200,8 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 def deadline_of(job: Job | None) -> Condition | None:
     """Return the first condition that the Job's own deadline passed. ``FailureTarget`` comes before its pods end."""
-    for kind in ("FailureTarget", "Failed") if job is not None else ():
-        if (found := job.condition(kind)) is not None and found.reason == "DeadlineExceeded":
+    for kind in ("FailureTarget", "Failed"):
+        if job is not None and (found := job.condition(kind)) is not None and found.reason == "DeadlineExceeded":
             return found
     return None
 
@@ -230,11 +230,11 @@ def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
     """
     if (task is not None and task.stopping) or pod.status.reason == "DeadlineExceeded":
         return True
-    deadline, asked = deadline_of(job), deletion_asked(pod)
-    passed = deadline.last_transition_time if deadline is not None else None
-    if deadline is None or passed is None or asked is None:
-        return deadline is not None
-    return may_be_before(passed, asked)
+    deadline = deadline_of(job)
+    if deadline is None:
+        return False
+    passed, asked = deadline.last_transition_time, deletion_asked(pod)
+    return passed is None or asked is None or may_be_before(passed, asked)
 
 
 def clock(at: datetime, now: datetime) -> str:

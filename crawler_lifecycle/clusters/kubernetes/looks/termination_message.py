@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.coverage import Coverage
@@ -29,11 +29,10 @@ FOREIGN_MAX = 500
 _OURS = re.compile('"crawl_(progress|stats)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """The counters and the state that a runner reports in a line of the log or in its summary."""
 
-    counters: Counters = field(default_factory=Counters)
+    counters: Counters = Counters()
     at: datetime | None = None
     """The time when the crawler last wrote its counters."""
     quiet: timedelta | None = None
@@ -42,8 +41,7 @@ class Progress:
     resume_note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """The content of a termination message. Missing fields are ``None``."""
 
     runner: bool = False
@@ -59,7 +57,7 @@ class Summary:
     """The signal that ended the crawler, the runner's child process."""
     message: str | None = None
     """A text for people: the runner's message, or the last lines of another text."""
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = Progress()
     peak_memory: int | None = None
     fields: Coverage | None = None
 
@@ -97,12 +95,13 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
     return words.removesuffix(".") or None
 
 
+@lru_cache(64)  # the pods of a run that fail alike have the same text
 def _foreign(text: str) -> Summary:
     """Read a log tail: its newest progress, and for people the line with the error or else the last lines."""
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
-    return Summary(message=words, progress=replace(progress, quiet=None) if progress is not None else Progress())
+    return Summary(message=words, progress=progress._replace(quiet=None) if progress is not None else Progress())
 
 
 def _object(text: str) -> dict[str, object] | None:

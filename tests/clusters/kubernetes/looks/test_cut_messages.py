@@ -39,10 +39,10 @@ SAID: dict[str, Any] = {
 
 
 def flat(summary: Summary) -> dict[str, Any]:
-    told = dataclasses.asdict(summary)
-    told |= told.pop("progress")
+    told = summary._asdict()
+    told |= told.pop("progress")._asdict()
     told.pop("quiet")  # of a line in a log alone
-    return told | told.pop("counters")
+    return told | dataclasses.asdict(told.pop("counters"))
 
 
 def check_every_cut(text: str) -> None:
