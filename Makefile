@@ -38,16 +38,16 @@ help:
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
-# Two levels: what `make run` and `make dev` execute, and on top of it what tests need.
+# Two levels: what `make run` and `make dev` execute, and all of it with what tests need, which is installed at once.
 env: $(TESTED)
 
 $(RUNS): requirements-run.lock pyproject.toml tools/environment.py
 	@python3 tools/environment.py requirements-run.lock
 	@touch $(RUNS)
 
-$(TESTED): requirements.lock $(RUNS)
+$(TESTED): requirements.lock requirements-run.lock pyproject.toml tools/environment.py
 	@python3 tools/environment.py requirements.lock
-	@touch $(TESTED)
+	@touch $(RUNS) $(TESTED)
 
 run: $(RUNS)
 	@$(PY) -m examples.story
