@@ -98,8 +98,9 @@ test-services: env
 test-stacks: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)
 
+EMBEDDED ?= tests/dev
 test-embedded: env
-	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" tests/dev)
+	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" $(EMBEDDED))
 
 # What npm and pip fetch is 240 MB, so it is fetched for this alone.
 test-foreign: test-deps env
