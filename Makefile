@@ -40,16 +40,16 @@ help:
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
-# Two levels: what `make run` and `make dev` execute, and on top of it what tests need.
+# Two levels: what `make run` and `make dev` execute, and all of it with what tests need, which is installed at once.
 env: $(TESTED)
 
 $(RUNS): requirements-run.lock pyproject.toml tools/environment.py
 	@python3 tools/environment.py requirements-run.lock
 	@touch $(RUNS)
 
-$(TESTED): requirements.lock $(RUNS)
+$(TESTED): requirements.lock requirements-run.lock pyproject.toml tools/environment.py
 	@python3 tools/environment.py requirements.lock
-	@touch $(TESTED)
+	@touch $(RUNS) $(TESTED)
 
 run: $(RUNS)
 	@$(PY) -m examples.story
@@ -100,8 +100,9 @@ test-services: env
 test-stacks: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)
 
+EMBEDDED ?= tests/dev
 test-embedded: env
-	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" tests/dev)
+	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" $(EMBEDDED))
 
 # What npm and pip fetch is 240 MB, so it is fetched for this alone.
 test-foreign: test-deps env
