@@ -37,7 +37,7 @@ BATCH = 100
 #: Seconds for which a run keeps the places that it was called for. After that the next run gets them.
 CALL_S = 10.0
 #: Seconds after which a run that did not come is called again.
-RECALL_S = 60.0
+RECALL_S = 30.0
 #: Seconds in which older use loses most of its weight (1/e): "the last hour".
 WINDOW_S = 3600.0
 #: The longest time between two samples that counts, in seconds. A clock that was set forward changes no more than this.

@@ -121,8 +121,9 @@ class PoolStore(StorePart):
     def call(self) -> dict[int, str]:
         """Return the runs that get the free places, with their workflows. They must ask for them now.
 
-        A run that does not come in time is passed over. It is called again for a place that nobody else wants. Runs
-        that ended leave the line.
+        A run that does not come in time is passed over, and no place is kept for it. Its call may be lost, so it is
+        called again even if no place is free: as soon as it asks, it has its turn again. Runs that ended leave the
+        line.
         """
         with self._db.reading() as conn:
             if conn.execute(select(pool_ticket.c.run_id).limit(1)).first() is None:
@@ -137,10 +138,11 @@ class PoolStore(StorePart):
                 gate.sample(now, gate.rivals([*heads, *passed]))
                 granted = gate.grant(heads, now) | gate.grant(passed, now)
             to_call = [one.run_id for one in (*heads, *passed) if one.run_id in granted and one.to_call(now)]
-            called = {run_id: workflows[run_id] for run_id in to_call}
-            for chunk in chunks(list(called)):
-                conn.execute(update(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)).values(called_at=now))
-        return called
+            again = [one.run_id for one in passed if one.run_id not in granted]
+            for run_ids, at in (to_call, now), (again, now - timedelta(seconds=CALL_S)):
+                for chunk in chunks(run_ids):
+                    conn.execute(update(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)).values(called_at=at))
+        return {run_id: workflows[run_id] for run_id in (*to_call, *again)}
 
     def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
         """Undo calls that reached nobody. ``gone``: their workflows are closed, so the runs leave the line, too. Who
