@@ -88,13 +88,13 @@ def fairness(weights: list[float], slots: int, surplus: int, seed: int) -> float
     names = [f"p{n}" for n in range(len(weights))]
     gate = Gate(Pools({n: Pool(weight=w) for n, w in zip(names, weights, strict=True)}, slots, surplus))
     used, executing, queue = dict.fromkeys(names, 0.0), list[tuple[float, str]](), list[str]()
+    waiting = [Ticket(n * 100 + k, name, 3, NOW, 1) for n, name in enumerate(names) for k in range(20)]
     for tick in range(1200):
         seconds = tick / 2
         now = NOW + timedelta(seconds=seconds)
         while executing and executing[0][0] <= seconds:
             gate.holds(heapq.heappop(executing)[1]).executing -= 1
         gate.sample(now, names)
-        waiting = [Ticket(n * 100 + k, name, 3, NOW, 1) for n, name in enumerate(names) for k in range(20)]
         for run_id, count in gate.grant(waiting, now).items():
             queue += [names[run_id // 100]] * count
             gate.share(names[run_id // 100]).given += count
