@@ -11,6 +11,7 @@ takes minutes).
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import json
 import re
@@ -87,6 +88,7 @@ def requests(cluster: Cluster) -> dict[str, int]:
 def child(kind: str, kubeconfig: str, namespace: str, pods: int) -> dict[str, float]:
     """One reading; seconds and MiB."""
     read = {"bare": _bare, "look": _look, "typed": _typed, "observer": _observed}[kind](kubeconfig, namespace, pods)
+    gc.freeze()  # as a worker does
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     times, used = [], []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import signal
 import socket
@@ -286,6 +287,8 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             await polling.plans(parts[PLANS], plans)
         duties = Duties(settings, health, workflows, beside)
         waker = await duties.begin(client, parts, observer, store)
+        gc.collect()
+        gc.freeze()  # all modules are loaded: searching them for garbage is a tenth of the time of a long look
         also: Callable[[], dict[str, str]] = dict if plans is None else plans.registry.missing
         if waker is not None and not parts:
             also = functools.partial(_sight, waker)
