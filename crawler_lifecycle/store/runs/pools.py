@@ -301,14 +301,18 @@ def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = Fa
     unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
     unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
     silent = and_(t.status == TaskStatus.QUEUED, t.offered_until < now, unseen)
-    for where in (t.status.in_(ACTIVE), offered, silent):
-        held = select(*columns, func.count()).where(where).group_by(*columns)
-        for status, pool, priority, count in conn.execute(_own(held, t.run_id) if own else held):
-            name = pools.serving(pool or DEFAULT)
-            if status in _EXECUTING:
-                gate.holds(name).executing += count
-            else:
-                gate.take(name, priority or 3, count)
+    held = [
+        select(*columns, func.count()).where(one).group_by(*columns) for one in (t.status.in_(ACTIVE), offered, silent)
+    ]
+    # In one statement: between two, an answer to a call would move tasks from one count into the other.
+    for status, pool, priority, count in conn.execute(
+        union_all(*(_own(one, t.run_id) if own else one for one in held))
+    ):
+        name = pools.serving(pool or DEFAULT)
+        if status in _EXECUTING:
+            gate.holds(name).executing += count
+        else:
+            gate.take(name, priority or 3, count)
     return gate
 
 

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, PROBE_S, RECALL_S, Pool, Pools
@@ -55,6 +57,32 @@ def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
         offered += [ask(pooled, fence) for fence in fences if f"r{fences.index(fence)}" in calls]
     assert sum(offered) == 5
     assert pooled.store.deployment.waits_for_place(fences[-1].run_id)
+
+
+def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
+    pooled: World, store_url: str, clock: Clock
+) -> None:
+    first, other = run(pooled, "first", tasks=5, pool="five"), run(pooled, "other", tasks=5, pool="five")
+    offered, _ = pooled.store.deployment.offer_tasks(first, 100, None, clock.now + timedelta(seconds=25))
+    answers = [Deployed(task.index, "created", f"n{task.index}", f"u{task.index}") for task in offered]
+    answering: list[Thread] = []
+    with closing(_opened(store_url, clock, POOLS)) as another:
+
+        def counted(_: Any, __: Any, statement: str, *___: Any) -> None:
+            """The answer is recorded after the first statement that counts places; SQLite lets it wait."""
+            if "task_history.priority, count" in statement and not answering:
+                recording = (first, "local", answers, clock.now)
+                answering.append(Thread(target=another.deployment.record_deployed, args=recording))
+                answering[0].start()
+                answering[0].join(2)
+
+        event.listen(Engine, "after_cursor_execute", counted)
+        try:
+            assert ask(pooled, other) == 0
+        finally:
+            event.remove(Engine, "after_cursor_execute", counted)
+        answering[0].join(60)
+    assert pooled.store.tasks.count_tasks(first.run_id).active == 5
 
 
 @pytest.mark.parametrize("there", [True, False])
