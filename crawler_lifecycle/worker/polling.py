@@ -26,6 +26,7 @@ from temporalio.worker import (
 
 from crawler_lifecycle.compose import PLANS, ROLES, WEBHOOKS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
+from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.settings import Settings, WorkerSettings
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
@@ -88,6 +89,8 @@ def worker(
         # By default the SDK delays a heartbeat by up to 80 % of the timeout. A slow machine would miss the timeout.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
         deployment_config=deployment,
+        # The SDK's own is a digest of the code of all loaded modules. A process needs 0.3 s to read them.
+        build_id=None if deployment else release(),
     )
 
 
@@ -108,12 +111,10 @@ class Polling:
 
     async def roles(self, parts: Mapping[str, Parts]) -> None:
         """Poll the queue of each role."""
+        settings, version = self._settings.worker, self._deployment
         for role, its in parts.items():
-            most = self._settings.webhooks.at_once if role == WEBHOOKS else self._settings.worker.threads
-            threads = self._threads(most, role)
-            await self._begin(
-                worker(self._client, role, its, self._settings.worker, threads, self._deployment, most=most)
-            )
+            most = self._settings.webhooks.at_once if role == WEBHOOKS else settings.threads
+            await self._begin(worker(self._client, role, its, settings, self._threads(most, role), version, most=most))
 
     async def plans(self, parts: Parts, plans: UsersCode) -> None:
         """Poll the queue of the users' objects in this process, and the queue of users' functions."""
