@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 from temporalio.common import VersioningBehavior
 
+from crawler_lifecycle.compose import ROLES
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.settings import Settings, WorkerSettings
+from crawler_lifecycle.worker import polling
 from crawler_lifecycle.worker.polling import deployment_of
 
 
@@ -33,6 +38,18 @@ def test_the_version_of_a_worker(given: dict[str, str], version: tuple[str, str]
     assert (config.version.deployment_name, config.version.build_id) == version
     assert config.use_worker_versioning
     assert config.default_versioning_behavior is VersioningBehavior.AUTO_UPGRADE
+
+
+@pytest.mark.parametrize("version", [{}, {"build_id": "3f2a"}])
+def test_no_code_is_read_to_name_a_build(version: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK would read that of all modules; it takes no name beside a version."""
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(polling, "Worker", lambda _, **options: made.update(options))
+    monkeypatch.setattr(polling, "activities_of", lambda *_: [])
+    settings: Any = WorkerSettings(**version)
+    none: Any = None
+    polling.worker(none, next(iter(ROLES)), none, settings, none, deployment_of(settings))
+    assert (made["build_id"], made["deployment_config"] is None) == (None if version else release(), not version)
 
 
 def test_an_image_knows_its_build(monkeypatch: pytest.MonkeyPatch) -> None:
