@@ -17,6 +17,13 @@ CLOCK_OFF_MAX_S = 3.0
 #: be wrong by up to 2 s more than is measured, because the API server sends whole seconds.
 CLOCK_MARGIN_S = 2 * (CLOCK_OFF_MAX_S + 2)
 CLOCK_MARGIN = timedelta(seconds=CLOCK_MARGIN_S)
+#: A recorded time that is further ahead of our clock says nothing: one of the two clocks is wrong.
+AHEAD_MAX = timedelta(seconds=5)
+
+
+def not_ahead(at: datetime | None, now: datetime) -> datetime | None:
+    """Return a time that another machine recorded; ``None`` if it did not come yet, so that it is unknown."""
+    return None if at is None or at - now > AHEAD_MAX else at
 
 
 def surely_before(one: datetime, other: datetime) -> bool:

@@ -141,6 +141,23 @@ DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize(("given", "checked"), [("shop-a", ["shop-a"]), (None, [None, None])])
+def test_the_pool_of_a_manager_is_checked_once(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, given: str | None, checked: list[str | None]
+) -> None:
+    """A given one. Without it also that of its crawler's entry, which has none here."""
+    asked, check = list[str | None](), Pools.check
+
+    def counted(pools: Pools, name: str | None, project: str) -> None:
+        asked.append(name)
+        check(pools, name, project)
+
+    monkeypatch.setattr(Pools, "check", counted)
+    body = {"name": "walks", "crawler": "plain", "options": {"pool": given} if given else {}}
+    assert client.post("/v1/managers", json=body).status_code in (200, 201, 202)
+    assert asked == checked
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_an_unknown_pool_is_refused_by_name(client: TestClient, door: str) -> None:
     method, path, body = DOORS[door]

@@ -26,6 +26,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.clusters.kubernetes.jobs.deletion import Deletion
+from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.looks import Look
@@ -207,7 +208,7 @@ def _judge(missing: TaskObjects, now: datetime) -> Observation:
 def _second_look_s(found: Sequence[TaskObjects], seen: Sequence[Observation], now: datetime) -> float | None:
     """Return the seconds until a second look can prove that a task is gone; ``None`` when no task is missing."""
     missed = [
-        its.task.missed_at or now
+        not_ahead(its.task.missed_at, now) or now
         for its, one in zip(found, seen, strict=True)
         if one.phase is Phase.ABSENT and its.task.uid is not None
     ]

@@ -143,7 +143,8 @@ class ManagerCommands:
         self.managers.known_pools.check(pool, project)
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
-            self.managers.known_pools.check(pool or crawler.pool, project)
+            if not pool:
+                self.managers.known_pools.check(crawler.pool, project)
             # Each job may add required arguments later, so only the given names and values are checked.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)

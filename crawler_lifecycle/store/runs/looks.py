@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.last_words import error_of, short
 from crawler_lifecycle.domain.stall import Reading, quiet_time
@@ -80,7 +81,8 @@ class LookStore(RunPart):
             forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
             _stage(unit, forgotten | staged)
             # The time when a look last saw each task in its recorded status: the last look that found the task.
-            last = {task["task_id"]: task["absent_since"] or unit.run["verified_at"] for task in tasks.values()}
+            looked = _last_look(unit.run, unit.now)
+            last = {task["task_id"]: not_ahead(task["absent_since"], unit.now) or looked for task in tasks.values()}
             moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
             stage_moves(unit, {*forgotten, *staged}, moves)
             news = [row for task, o in seen if (row := _observed(task, o, unit.now, unit.run)) is not None]
@@ -314,6 +316,12 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
     return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
 
 
+def _last_look(run: Row, now: datetime) -> datetime | None:
+    """Return the time of the last recorded look. If its worker's clock was ahead: when Temporal ordered that look."""
+    looked: datetime | None = run["verified_at"]
+    return looked and (not_ahead(looked, now) or not_ahead(run["look_ordered_at"], now))
+
+
 def _reported(known: Any, read: int | None) -> Any:
     return known if read is None else read
 
@@ -326,8 +334,8 @@ def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, 
         return None
     same = {name: task[name] for name in _OBSERVED_ALL}
     new = {**same, "reason": seen.reason or task["reason"]}
-    if task["missed_at"] is None:
-        since = (task["absent_since"] or run["verified_at"] or now) if task["ever_seen"] else None
+    if not_ahead(task["missed_at"], now) is None:  # the proof that it is gone would wait for a time in the future
+        since = (task["absent_since"] or _last_look(run, now) or now) if task["ever_seen"] else None
         new |= {"absent_since": since, "missed_at": seen.observed_at}
     return None if new == same else {"task_id": task["task_id"], **new}
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, RunRow, TransitionRow
@@ -160,4 +161,14 @@ class WakeUpStore(StorePart):
             return []
         query = select(r.run_id, r.owner_workflow_id.label("workflow_id"), r.status, r.verified_at)
         rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
-        return [made(WakeUpState, row, ended=RunStatus(row["status"]).terminal) for row in rows]
+        now = self._clock()
+        return [
+            made(
+                WakeUpState,
+                row,
+                ended=RunStatus(row["status"]).terminal,
+                # With a time in the future, no change would lead to a look until that time.
+                verified_at=not_ahead(row["verified_at"], now),
+            )
+            for row in rows
+        ]

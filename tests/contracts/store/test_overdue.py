@@ -107,4 +107,7 @@ def test_a_run_tells_owner_state_and_last_look(world: World) -> None:
     assert found[running.run_id].verified_at == looked_at
     assert found[ended.run_id].verified_at == looked_at + timedelta(seconds=60)
     assert found[young.run_id].verified_at is None
+    world.clock.forward(-66)  # the last look was by a clock that is 6 s ahead: what it saw is unknown
+    assert [found.verified_at for found in world.store.wake_ups.wake_targets([running.run_id])] == [None]
+    world.clock.forward(66)
     assert world.store.wake_ups.wake_targets([]) == []

@@ -16,6 +16,8 @@ from crawler_lifecycle.store.runs.unit import Unit
 from tests.contracts.store.world import START, Clock, World, seen
 
 KILLED = End(exit_code=137, signal=9, reason="Error")
+#: Seconds by which the clock of one worker is ahead of the others.
+AHEAD_S = 600.0
 
 
 def observed(world: World, fence: Fence, phase: Phase, **fields: object) -> Observation:
@@ -84,6 +86,26 @@ def test_what_vanished_was_untrue_since_a_look_last_saw_it(
         looked(world, fence, after, phase, uid=None if phase is Phase.ABSENT else "uid-1-0")
     row = only(world, fence)
     assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, lag_ms)
+
+
+def test_a_look_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(world: World) -> None:
+    """Its own time did not come yet. By that time, what vanished would have been untrue for no time at all."""
+    fence = world.executing(tasks=1)
+    ordered = world.clock.forward(60)
+    world.clock.forward(AHEAD_S)
+    there = [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")]
+    world.store.looks.record_look(fence, Look(world.clock.now, 0.1, there), [], None, "look", ordered)
+    looked(world, fence, 40 - AHEAD_S, Phase.GONE, uid="uid-1-0")
+    assert (only(world, fence).kind, only(world, fence).lag_ms) == ("vanished", 40_000)
+
+
+def test_an_absence_by_a_clock_that_is_ahead_begins_anew(world: World) -> None:
+    fence = world.executing(tasks=1)
+    looked(world, fence, AHEAD_S, Phase.ABSENT)
+    looked(world, fence, 10 - AHEAD_S, Phase.ABSENT)
+    first = world.clock.now
+    looked(world, fence, 30, Phase.ABSENT)
+    assert world.store.looks.found_state(fence).tasks[0].missed_at == first
 
 
 @pytest.mark.parametrize("missed", [0, 1])

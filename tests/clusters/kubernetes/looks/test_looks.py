@@ -113,6 +113,8 @@ def test_absence_is_proved_by_two_looks(world: World) -> None:
     look = world.look()
     assert [seen.phase for seen in look.observations] == [Phase.ABSENT]
     assert look.again_s == pytest.approx(30.1)
+    ahead = world.look(world.ref(missed_s=-600))  # a look by a clock that is ahead: as if this were the first
+    assert (ahead.observations[0].phase, ahead.again_s) == (Phase.ABSENT, pytest.approx(30.1))
     later = world.look(world.ref(missed_s=12))
     assert later.observations[0].phase is Phase.ABSENT
     assert later.again_s == pytest.approx(18.1)
