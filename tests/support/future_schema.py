@@ -26,7 +26,8 @@ _TEXT = """
     import sqlalchemy as sa
     from alembic import op
 
-    revision, down_revision, branch_labels, depends_on = "{version}", "{before}", None, None
+    revision = "{version}"
+    down_revision, branch_labels, depends_on = "{before}", None, None
     WORKS_FROM = "{works_from}"
     FINGERPRINT = "of the future"
 
@@ -68,7 +69,7 @@ def upgrade_by_a_newer_build(url: str, works_from: str, before: str | None = Non
 @contextmanager
 def _build_with(migrations: Path) -> Iterator[None]:
     def forget() -> None:
-        for found in (schema.head_version, schema.head_fingerprint, schema.known_versions):
+        for found in (schema._migrations, schema.known_versions):
             found.cache_clear()
 
     try:

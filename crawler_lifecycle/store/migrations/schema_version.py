@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MIGRATIONS = Path(__file__).parent
 _FIRST = "0001"
-_CONSTANT = re.compile(r'^(revision|WORKS_FROM|FINGERPRINT) = "(\w+)"$', re.MULTILINE)
+_CONSTANT = re.compile(r'^(revision|WORKS_FROM|FINGERPRINT) = "([^"]+)"$', re.MULTILINE)
 #: All columns that this build reads and writes, by the database's own words.
 _COLUMNS = {
     "sqlite": "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'",
