@@ -200,6 +200,17 @@ def test_every_lie_is_found(lie: str) -> None:
     assert any(re.search(told, line) for line in found), found
 
 
+def test_in_a_short_play_some_faults_may_meet_nobody_but_not_most() -> None:
+    evidence = honest()
+    first = evidence.faults[0]
+    evidence.faults.append(replace(first, did={"processes dead": 0}))
+    assert any("did nothing" in line for line in judge(evidence))
+    evidence.short = True
+    assert len([line for line in judge(evidence) if "did nothing" in line]) == 1, "one of two"
+    evidence.faults.append(first)
+    assert not any("did nothing" in line for line in judge(evidence)), "one of three"
+
+
 def test_a_fault_excuses_that_a_record_is_late_and_nothing_else() -> None:
     evidence = honest()
     evidence.faults.append(Fault("freeze of mariadb", T + 95, T + 140, {"seconds stopped": 45}))

@@ -143,7 +143,7 @@ def main() -> int:
             say(f"everything is up after {time.time() - began:.0f} s, in {world.folder}")
             seeds = range(chosen.seed, chosen.seed + chosen.seeds)
             evidence = play(world, seeds, chosen.minutes, chosen.only, chosen.restore)
-            folder = world.folder
+            evidence.short, folder = chosen.seeds > 1, world.folder
     except NoBinaries as error:
         sys.exit(str(error))
     wrong = judge(evidence)
