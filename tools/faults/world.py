@@ -376,6 +376,7 @@ class World:
                 held.connection = pymysql.connect(
                     **where, database=database, connect_timeout=2, read_timeout=5, autocommit=True
                 )
+            held.connection.select_db(database)  # the first question of all is asked before there is a record
             with held.connection.cursor() as cursor:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
