@@ -296,18 +296,14 @@ def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = Fa
     gate = _restored(state or {}, pools)
     t, of_task = task_history.c, run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
-    offered = and_(t.status == TaskStatus.QUEUED, t.offered_until >= now)
     # A call without an answer may have created its task. It keeps its place until a look after the call says no.
     unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
     unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
-    silent = and_(t.status == TaskStatus.QUEUED, t.offered_until < now, unseen)
-    held = [
-        select(*columns, func.count()).where(one).group_by(*columns) for one in (t.status.in_(ACTIVE), offered, silent)
-    ]
+    offered = and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None), or_(t.offered_until >= now, unseen))
+    held = [select(*columns, func.count()).where(kind).group_by(*columns) for kind in (t.status.in_(ACTIVE), offered)]
     # In one statement: between two, an answer to a call would move tasks from one count into the other.
-    for status, pool, priority, count in conn.execute(
-        union_all(*(_own(one, t.run_id) if own else one for one in held))
-    ):
+    whole = union_all(*(_own(kind, t.run_id) if own else kind for kind in held))
+    for status, pool, priority, count in conn.execute(whole):
         name = pools.serving(pool or DEFAULT)
         if status in _EXECUTING:
             gate.holds(name).executing += count
