@@ -11,21 +11,21 @@ import argparse
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from crawler_lifecycle.cli.admin.db_prune import Pruning
 from crawler_lifecycle.domain.retention import GOES, Stays
 from crawler_lifecycle.store import open_pruner
 from tests.e2e.world import QUICK
+from tests.support.faulty_http import serving
 from tests.support.mariadb import running_mariadb
+from tests.support.receiver import ENVIRONMENT, Receiver
 from tools.soak.door import Door, settled
 from tools.soak.strikes import say, verdict
 from tools.soak.world import DURABLE, SoakWorld
@@ -38,8 +38,6 @@ RUNS, MANAGERS, GRAPHS, FIRINGS = 24, 1, 2, 4
 GROWING = ("outbox_event", "outbox_delivery", "task_log", "manager_item", "graph_step", "schedule_due")
 #: In all, and of one table: rows of a day more or less, because what ends beside midnight counts for either day.
 OFF, OFF_ONE, FEW = 0.1, 0.35, 20
-#: Of the webhook; the value is for nobody.
-SECRET = {"CRAWL_HOOK_GROWTH": "whsec_Z3Jvd3RoIG9mIGEgZGF5IGlzIHBydW5lZA=="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +73,6 @@ def judge(days: Sequence[Day]) -> list[str]:
     return wrong
 
 
-class Hooks:
-    """A receiver of webhooks that takes everything."""
-
-    def __init__(self) -> None:
-        class Takes(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Say nothing: what is delivered is on record."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Takes)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-
-    def __enter__(self) -> Hooks:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 class Days:
     """The load of each day, and its end."""
 
@@ -111,7 +84,7 @@ class Days:
 
     def begin(self, hooks: str) -> None:
         """Make what lasts: a webhook and a schedule."""
-        self._ask("PUT", "/v1/webhooks/growth", {"url": hooks, "secrets": ["env:CRAWL_HOOK_GROWTH"]})
+        self._ask("PUT", "/v1/webhooks/growth", {"url": hooks, "secrets": ["env:CRAWL_HOOK"]})
         run = {"crawler": "aside", "args": {"note": "due"}} | QUICK
         self._ask("PUT", "/v1/schedules/growth", {"run": run, "every_s": max(10, round(self.day_s / FIRINGS))})
 
@@ -191,8 +164,9 @@ def main() -> int:
     chosen = parser.parse_args()
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))).absolute()
-        server, hooks = undo.enter_context(running_mariadb(DURABLE)), undo.enter_context(Hooks())
-        world = undo.enter_context(SoakWorld.up(folder / "state", server, **SECRET))
+        server, hooks = undo.enter_context(running_mariadb(DURABLE)), Receiver()
+        undo.enter_context(serving(hooks))
+        world = undo.enter_context(SoakWorld.up(folder / "state", server, **ENVIRONMENT))
         days = Days(world, random.Random(chosen.seed), chosen.day_s)
         days.begin(hooks.url)
         lived = []
