@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any
 
-from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import (
-    ActivityInboundInterceptor,
     CustomSlotSupplier,
-    ExecuteActivityInput,
     FixedSizeSlotSupplier,
-    Interceptor,
     SlotMarkUsedContext,
     SlotPermit,
     SlotReleaseContext,
@@ -31,7 +25,7 @@ from temporalio.worker import (
 )
 
 from crawler_lifecycle.compose import PLANS, ROLES, WEBHOOKS, Parts, activities_of, workflows_of
-from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, QUEUE_MAIN, functions_queue
+from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.settings import Settings, WorkerSettings
@@ -85,13 +79,13 @@ def worker(
         workflows=workflows_of(role),
         activities=activities_of(role, parts, QUEUE_FUNCTIONS if functions else None),
         activity_executor=threads,
-        tuner=tuner(functions or most or settings.threads, PRESSURE),
+        tuner=tuner(functions or most or settings.threads),
         max_cached_workflows=settings.cached(),
         graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
         max_concurrent_workflow_task_polls=WORKFLOW_POLLS,
         nonsticky_to_sticky_poll_ratio=TAKEN_UP / WORKFLOW_POLLS,
-        interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten]), PRESSURE],
+        interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
         # By default the SDK delays a heartbeat by up to 80 % of the timeout. A slow machine would miss the timeout.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
         deployment_config=deployment,
@@ -163,64 +157,10 @@ class Polling:
 REMEMBERED, TAKEN_UP = 32, 3
 
 
-class Pressure(Interceptor):
-    """The time that steps of runs wait before they begin, by Temporal's clock. It slows the taking up of workflows.
-
-    A run takes some fifteen steps until it executes, and every step of every run waits for Temporal and for this
-    process. If a burst of starts is taken up at once, a stop waits behind them at each of its steps. So while steps
-    wait for longer than ``MOST_S``, further workflows are left in Temporal's queue, but for one in ``LEAST_EVERY_S``
-    for each slot. Thread-safe.
-    """
-
-    MOST_S, LEAST_EVERY_S = 0.4, 2.0
-    #: Seconds for which a wait that was seen says something about now.
-    FRESH_S = 1.0
-
-    def __init__(self) -> None:
-        self._waited_s = self._seen_at = 0.0
-
-    def saw(self, waited_s: float) -> None:
-        """Take in how long one step has waited."""
-        old = self._waited_s if time.monotonic() - self._seen_at < self.FRESH_S else 0.0
-        self._waited_s, self._seen_at = old + (waited_s - old) / 4, time.monotonic()
-
-    @property
-    def high(self) -> bool:
-        """Return whether steps wait for too long now."""
-        return self._waited_s > self.MOST_S and time.monotonic() - self._seen_at < self.FRESH_S
-
-    async def eased(self) -> None:
-        """Wait until the pressure is not high, at most ``LEAST_EVERY_S``."""
-        for _ in range(round(self.LEAST_EVERY_S / 0.05)):
-            if not self.high:
-                return
-            await asyncio.sleep(0.05)
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Measure the steps on the main queue: they write records, so they take little time themselves."""
-        return _Measured(next, self)
-
-
-class _Measured(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, pressure: Pressure) -> None:
-        super().__init__(next)
-        self._pressure = pressure
-
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        info = activity.info()
-        if info.task_queue == QUEUE_MAIN:
-            self._pressure.saw((info.started_time - info.current_attempt_scheduled_time).total_seconds())
-        return await super().execute_activity(input)
-
-
-#: One for the whole process: all its workers share Temporal's server and the interpreter.
-PRESSURE = Pressure()
-
-
-def tuner(activities: int, pressure: Pressure) -> WorkerTuner:
+def tuner(activities: int) -> WorkerTuner:
     """Return the slots of a worker: this many activities at once, and workflow tasks by ``WorkflowSlots``."""
     return WorkerTuner.create_composite(
-        workflow_supplier=WorkflowSlots(pressure),
+        workflow_supplier=WorkflowSlots(),
         activity_supplier=FixedSizeSlotSupplier(activities),
         local_activity_supplier=FixedSizeSlotSupplier(1),
         nexus_supplier=FixedSizeSlotSupplier(1),
@@ -233,23 +173,16 @@ class WorkflowSlots(CustomSlotSupplier):
     All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it to another worker,
     behind all starts. With the SDK's hundred shared slots, a burst of starts fills them all, and a stop waits among
     them. With few shared slots, the starts occupy them, and a stop does not get one. With separate slots, starts
-    without a slot wait in Temporal's queue and delay no stop. ``Pressure`` paces them.
+    without a slot wait in Temporal's queue and delay no stop.
     """
 
-    def __init__(self, pressure: Pressure, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
-        self._pressure = pressure
+    def __init__(self, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
         self._slots = {True: _Slots(remembered), False: _Slots(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
         """Return a slot for the next poll, as soon as one is free."""
         slots = self._slots[ctx.is_sticky]
         await slots.wait()
-        if not ctx.is_sticky:
-            try:
-                await self._pressure.eased()
-            except asyncio.CancelledError:
-                slots.give()
-                raise
         return _Permit(slots)
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:

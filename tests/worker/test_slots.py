@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from crawler_lifecycle.worker.polling import Polling, Pressure, WorkflowSlots
+from crawler_lifecycle.worker.polling import Polling, WorkflowSlots
 
 
 def polls(sticky: bool) -> Any:
@@ -22,7 +22,7 @@ def of(permit: Any) -> Any:
 
 
 async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
-    slots = WorkflowSlots(Pressure(), remembered=2, taken_up=1)
+    slots = WorkflowSlots(remembered=2, taken_up=1)
     assert await slots.reserve_slot(polls(False))
     starts = [asyncio.create_task(slots.reserve_slot(polls(False))) for _ in range(50)]
     await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
 
 
 async def test_first_come_first_served() -> None:
-    slots = WorkflowSlots(Pressure(), remembered=1, taken_up=1)
+    slots = WorkflowSlots(remembered=1, taken_up=1)
     held = await slots.reserve_slot(polls(True))
     served: list[int] = []
 
@@ -58,7 +58,7 @@ async def test_first_come_first_served() -> None:
 
 @pytest.mark.parametrize("handed_over", [False, True], ids=["before its turn", "at its turn"])
 async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> None:
-    slots = WorkflowSlots(Pressure(), remembered=1, taken_up=1)
+    slots = WorkflowSlots(remembered=1, taken_up=1)
     held = await slots.reserve_slot(polls(True))
     waiting = asyncio.create_task(slots.reserve_slot(polls(True)))
     await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> 
 
 async def test_slots_come_back_from_other_threads() -> None:
     """As from the SDK's own. All are used again and again, never more at once than there are, and none is lost."""
-    slots = WorkflowSlots(Pressure(), remembered=3, taken_up=1)
+    slots = WorkflowSlots(remembered=3, taken_up=1)
     at_once, most, lock = 0, 0, threading.Lock()
 
     def work(permit: Any) -> None:
@@ -119,38 +119,3 @@ async def test_managers_are_told_before_nobody_takes_their_cycles_any_more() -> 
         polling._workers, polling._own = cast(Any, [Named("all others")]), cast(Any, Named("own"))
         await polling.leave(tell())
     assert done == ["all others", "told", "own"]
-
-
-async def test_workflows_are_taken_up_slowly_while_steps_of_runs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pressure, "FRESH_S", 60.0)
-    monkeypatch.setattr(Pressure, "LEAST_EVERY_S", 3600.0)
-    pressure = Pressure()
-    slots = WorkflowSlots(pressure, remembered=1, taken_up=2)
-    for _ in range(8):
-        pressure.saw(1.0)
-    starts = [asyncio.create_task(slots.reserve_slot(polls(False))) for _ in range(2)]
-    async with asyncio.timeout(60):
-        assert await slots.reserve_slot(polls(True))
-        await asyncio.sleep(0.1)
-        assert not any(start.done() for start in starts)
-        starts.pop().cancel()
-        for _ in range(8):
-            pressure.saw(0.0)
-        assert await starts[0]
-    assert slots.try_reserve_slot(polls(False)) is not None, "what was cancelled gave its slot back"
-
-
-async def test_one_is_taken_up_now_and_then_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pressure, "FRESH_S", 60.0)
-    monkeypatch.setattr(Pressure, "LEAST_EVERY_S", 0.1)
-    pressure = Pressure()
-    pressure.saw(100.0)
-    async with asyncio.timeout(60):
-        assert await WorkflowSlots(pressure, taken_up=1).reserve_slot(polls(False))
-
-
-def test_a_wait_of_long_ago_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pressure, "FRESH_S", 0.0)
-    pressure = Pressure()
-    pressure.saw(100.0)
-    assert not pressure.high
