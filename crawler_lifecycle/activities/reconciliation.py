@@ -178,8 +178,8 @@ class ReconciliationActivities:
 
     @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)
     def get_bulk_task_history_data(self, fence: Fence) -> int:
-        """Fetch debugging information (log tail, counters, memory) about the changed tasks, and stage it. Returns the
-        number of tasks.
+        """Fetch debugging information (log tail, counters, memory) about the tasks that ended, and stage it. Returns
+        their number.
 
         Second execution: fetches and stages again.
         """
@@ -273,13 +273,14 @@ class LookStep:
         return self._looks.record_look(self.fence, look, found, next_look_at, source, ordered_at())
 
     def fetch_details(self) -> int:
-        """Stage debugging information (log tail, counters, memory) about the changed tasks. Returns the number of
-        tasks.
+        """Stage debugging information (log tail, counters, memory) about the tasks that ended. Returns their number.
+
+        A task that has just begun has printed nothing that is worth a call; thousands may begin between two looks.
         """
         fetched, after = 0, -1
         while True:
             page = self._looks.staged(self.fence, after, DETAILS_PAGE)
-            seen = [(finding.change.task_id, finding.observation) for finding in page]
+            seen = [(one.change.task_id, one.observation) for one in page if one.change.after.terminal]
             refs = [TaskRef(task_id, one.index, one.attempt, one.uid) for task_id, one in seen]
             details = self._cluster.details(self.fence.run, refs)
             self._looks.save_details(self.fence, details)
