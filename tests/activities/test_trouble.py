@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -12,6 +13,7 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue
 from crawler_lifecycle.activities.initiation import AddWorkflowId
+from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.activities.shared import alive, beating
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
@@ -270,6 +272,25 @@ def test_details_that_cannot_be_read_hold_nothing_up(world: World) -> None:
     assert world.call("get_bulk_task_history_data", fence) == 0
     assert world.call("reconcile_tasks", fence) == 1
     assert world.tasks()[0].exit_code == 0
+
+
+def test_only_logs_of_ended_tasks_are_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands may begin between two looks, and each log is a call of the cluster."""
+    world.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=20 if index == 0 else None)
+    fence, asked = world.deployed(3), list[int]()
+    details = world.cluster.details
+
+    def noted(run: Any, tasks: Any) -> Any:
+        asked.extend(one.index for one in tasks)
+        return details(run, tasks)
+
+    monkeypatch.setattr(world.cluster, "details", noted)
+    for seconds, began in ((1, 3), (30, 1)):
+        world.forward(seconds)
+        assert world.call("get_history_statuses_to_sync", world.look(fence)).changed == began
+        world.call("get_bulk_task_history_data", fence)
+        world.call("sync_statuses", Sync(fence))
+    assert asked == [0]
 
 
 def test_a_run_with_living_tasks_gets_no_verdict(world: World) -> None:
