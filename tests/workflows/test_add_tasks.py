@@ -65,6 +65,7 @@ async def test_the_same_update_or_request_again_adds_nothing(real_lab: Lab) -> N
     assert (await handle.result()).tasks == {"CANCELLED": 3}
 
 
+@pytest.mark.troubles
 async def test_what_a_quota_has_no_room_for_is_refused_at_once(real_lab: Lab) -> None:
     """A try that was repeated until there is room would hold up the end of the run."""
     lab = real_lab
@@ -100,6 +101,7 @@ REFUSED: list[tuple[list[Any], str]] = [
 ]
 
 
+@pytest.mark.troubles
 async def test_what_cannot_be_added_is_refused_and_the_run_goes_on(real_lab: Lab) -> None:
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=None)
@@ -128,6 +130,7 @@ async def test_under_a_stop_and_after_the_end_nothing_is_added(real_lab: Lab) ->
     assert (await handle.result()).tasks == {"CANCELLED": 1}
 
 
+@pytest.mark.troubles
 async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run(real_lab_without_workers: Lab) -> None:
     """In one workflow task Temporal hands updates over before a cancel: such tasks get rows, and are cancelled."""
     lab = real_lab_without_workers
@@ -172,6 +175,7 @@ async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: L
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 2})
 
 
+@pytest.mark.troubles
 async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_partial(real_lab: Lab) -> None:
     lab = real_lab
     most = 0
@@ -197,6 +201,7 @@ async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_
     assert most <= 2
 
 
+@pytest.mark.troubles
 async def test_changes_are_pushed_to_a_front_end_that_wants_them(lab: Lab) -> None:
     lab.outside.sends = True
     lab.cluster.behaviour = Behaviour(executes=100)

@@ -36,6 +36,7 @@ async def classic() -> AsyncIterator[WorkflowEnvironment]:
         yield env
 
 
+@pytest.mark.troubles
 async def test_hours_on_the_ladder_take_seconds(classic: WorkflowEnvironment, tmp_path: Path) -> None:
     async with laboratory(classic.client, tmp_path) as lab:
         lab.cluster.behaviour = Behaviour(executes=6 * 3600)

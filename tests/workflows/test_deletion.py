@@ -94,6 +94,7 @@ async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> Non
     assert (row.deletion["left"], row.deletion_ended_at is not None) == ({}, True)
 
 
+@pytest.mark.troubles
 async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab) -> None:
     """An archive that nobody takes keeps the workflow of a run open for a day."""
     since = utc_now()

@@ -69,6 +69,7 @@ async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab, h
     assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
 
 
+@pytest.mark.troubles
 async def test_the_end_of_a_manager_waits_for_no_bus_and_reaches_it(real_lab: Lab) -> None:
     real_lab.outside.fail["send"] = NotDelivered("bus closed")
     m = manager_lab(real_lab, source=[])
@@ -84,6 +85,7 @@ async def test_the_end_of_a_manager_waits_for_no_bus_and_reaches_it(real_lab: La
     assert (event.type, event.key, event.body["outcome"]) == ("manager.ended", key, "finished")
 
 
+@pytest.mark.troubles
 async def test_the_end_of_nothing_is_delivered_to_nobody(real_lab: Lab) -> None:
     await Workflows(real_lab.client).deliver_event("managers/7-uid/1/manager.ended")
     handle: Any = real_lab.client.get_workflow_handle(names.event_workflow_id("managers/7-uid/1/manager.ended"))
@@ -93,6 +95,7 @@ async def test_the_end_of_nothing_is_delivered_to_nobody(real_lab: Lab) -> None:
     assert real_lab.outside.sent == []
 
 
+@pytest.mark.troubles
 @pytest.mark.usefixtures("hours")
 async def test_files_that_could_not_be_stored_are_stored_when_somebody_asks(lab: Lab) -> None:
     lab.outside.fail["store"] = NotDelivered("disk full")
@@ -109,6 +112,7 @@ async def test_files_that_could_not_be_stored_are_stored_when_somebody_asks(lab:
     assert [e["status"] for e in lab.store.exports.list_exports(1)] == ["exported"]
 
 
+@pytest.mark.troubles
 async def test_only_what_was_asked_for_is_sent(lab: Lab) -> None:
     lab.cluster.folders[1, 0] = lab.folder
     await lab.run({"crawler": "books"})
@@ -120,6 +124,7 @@ async def test_only_what_was_asked_for_is_sent(lab: Lab) -> None:
     assert len(set(lab.outside.stored)) == 1, "under the same key"
 
 
+@pytest.mark.troubles
 async def test_a_push_that_was_never_taken_is_pushed_again(lab: Lab) -> None:
     lab.outside.fail["push"] = NotDelivered("refused")
     await lab.run({"crawler": "books"})
@@ -130,6 +135,7 @@ async def test_a_push_that_was_never_taken_is_pushed_again(lab: Lab) -> None:
     assert [e.type for e in lab.outside.pushed] == ["run.started"]
 
 
+@pytest.mark.troubles
 @pytest.mark.usefixtures("hours")
 async def test_giving_up_again_is_on_record_and_no_failure(lab: Lab) -> None:
     await lab.run({"crawler": "books"})

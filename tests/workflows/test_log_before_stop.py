@@ -42,6 +42,7 @@ async def test_the_log_outlives_its_task(lab: Lab, monkeypatch: pytest.MonkeyPat
     assert await _log(lab) == "what it printed\n"
 
 
+@pytest.mark.troubles
 async def test_a_log_that_cannot_be_read_keeps_no_task_from_its_stop(lab: Lab) -> None:
     lab.cluster.log_fades = True
     handle = await _stopped(lab)

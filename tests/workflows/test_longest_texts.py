@@ -42,6 +42,7 @@ async def _closed_well(lab: Lab, workflow_id: str) -> dict[str, Any]:
     return {pair.key.name: pair.value for pair in found.typed_search_attributes.search_attributes}
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("text", [LONG, PLAIN], ids=["emoji", "plain"])
 async def test_of_a_run_and_its_outcome(real_lab: Lab, text: str) -> None:
     real_lab.cluster.behaviour = ENDED
@@ -54,6 +55,7 @@ async def test_of_a_run_and_its_outcome(real_lab: Lab, text: str) -> None:
     assert real_lab.store.runs.request_of(1).tags == TAGS
 
 
+@pytest.mark.troubles
 async def test_of_a_manager_and_its_close_reason(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=0)
     m = manager_lab(real_lab, source=[quick(1)])
@@ -69,6 +71,7 @@ async def test_of_a_manager_and_its_close_reason(real_lab: Lab) -> None:
     assert m.row().outcome == EMOJI * 200
 
 
+@pytest.mark.troubles
 async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=0)
     g, key = graph_lab(real_lab), EMOJI * 165
@@ -86,6 +89,7 @@ async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
     assert (await _closed_well(real_lab, run.owner_workflow_id))["CrawlParent"] == run.parent
 
 
+@pytest.mark.troubles
 async def test_of_what_a_schedule_begins(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=0, end=FINISHED)
     name, at = "s" * 80, datetime.now(UTC).replace(microsecond=0)

@@ -57,6 +57,7 @@ async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None
     assert {e.workflow_execution_signaled_event_attributes.signal_name for e in signals} == {"place_free"}
 
 
+@pytest.mark.troubles
 async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
     pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 0.1)
     first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
@@ -73,6 +74,7 @@ async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
     assert (await again.result()).status == "COMPLETED"
 
 
+@pytest.mark.troubles
 async def test_a_run_whose_workflow_is_gone_keeps_no_place(pooled: Lab) -> None:
     pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 0.1)
     first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})

@@ -84,6 +84,7 @@ async def test_a_completed_run_runs_again_only_on_demand(lab: Lab) -> None:
     assert not lab.scheduler.calls[-1].resume, "a rerun begins anew, not with the state of a finished crawl"
 
 
+@pytest.mark.troubles
 async def test_the_same_workflow_id_may_resume_its_own_run(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour()
     await lab.run({"crawler": "books", "request_id": "q"}, id="crawl/books/q")
@@ -103,6 +104,7 @@ async def test_what_does_not_fit_is_refused_without_a_trace(lab: Lab) -> None:
     assert len(lab.store.runs.list_runs()) == 1
 
 
+@pytest.mark.troubles
 async def test_only_what_the_contract_names_counts_of_a_resuming_request(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour()
     first = await lab.run({"crawler": "books", "args": {"shelf": "b"}, "priority": 2})
@@ -113,6 +115,7 @@ async def test_only_what_the_contract_names_counts_of_a_resuming_request(lab: La
     assert (stored.poll_minutes, stored.requested_by) == ([2], "bob")
 
 
+@pytest.mark.troubles
 async def test_a_reserved_run_is_claimed_as_it_is(lab: Lab) -> None:
     row, new = lab.store.initiation.reserve_run(
         RunRequest(crawler="books"), "res", [{"shelf": str(n)} for n in range(510)]
@@ -122,6 +125,7 @@ async def test_a_reserved_run_is_claimed_as_it_is(lab: Lab) -> None:
     assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 1, {"SUCCEEDED": 510})
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("in_time", [True, False], ids=["created late", "expired"])
 async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task(
     real_lab: Lab, monkeypatch: pytest.MonkeyPatch, in_time: bool
@@ -152,6 +156,7 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
     assert list(lab.cluster._tasks) == [(1, 0, 1 if in_time else 2)]
 
 
+@pytest.mark.troubles
 async def test_an_export_goes_on_beside_the_attempt_that_follows(lab: Lab) -> None:
     """The bus was away when attempt 1 failed; its event is still delivered, although attempt 2 owns the run by now."""
     lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour()
@@ -173,6 +178,7 @@ async def test_an_export_goes_on_beside_the_attempt_that_follows(lab: Lab) -> No
     assert {x["attempt"]: x["status"] for x in lab.store.exports.list_exports(1)} == {1: "empty", 2: "empty"}
 
 
+@pytest.mark.troubles
 async def test_a_stop_between_the_accepted_resume_and_its_claim_stops_it(lab: Lab) -> None:
     async def play(case: tuple[int | None, bool]) -> None:
         tasks, by_signal = case
@@ -196,6 +202,7 @@ async def test_a_stop_between_the_accepted_resume_and_its_claim_stops_it(lab: La
     await each_at_once(play, product([None, 3], [False, True]))
 
 
+@pytest.mark.troubles
 async def test_an_accepted_resume_is_claimed_as_it_was_accepted(lab: Lab) -> None:
     first = await lab.run({"crawler": "books"})
     lab.store.initiation.resume_run(RunRequest(run_id=first.run_id, rerun=True), "resumed", 1)

@@ -56,6 +56,7 @@ async def test_an_evicted_task_is_tried_again_after_its_wait(lab: Lab) -> None:
     assert [call.tasks[0].retry for call in lab.scheduler.calls][-1] == 2
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_clock_that_is_set_makes_no_try_wait_longer_or_shorter(
     skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
@@ -81,6 +82,7 @@ async def test_a_clock_that_is_set_makes_no_try_wait_longer_or_shorter(
     assert 120 <= (begun[1] - decided[0]).total_seconds() < 150
 
 
+@pytest.mark.troubles
 async def test_tries_end_with_the_policy_and_the_last_one_is_the_verdict(lab: Lab) -> None:
     evict(lab, 99)
     result = await lab.run({"crawler": "books", "retries": {"max": 2, "backoff_s": 0}})
@@ -104,6 +106,7 @@ async def test_a_stop_ends_a_wait_at_once(lab: Lab) -> None:
     assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 1})
 
 
+@pytest.mark.troubles
 async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
     evict(lab, 99)
     result = await lab.run(
@@ -113,6 +116,7 @@ async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
     assert len(rows(lab)) == 2
 
 
+@pytest.mark.troubles
 async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: Lab) -> None:
     evict(lab, 99)
     result = await lab.run({"crawler": "books", "tasks": [{}] * 30, "retries": {"budget": 40, "backoff_s": 5}})
@@ -121,6 +125,7 @@ async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: 
     assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 40 tries is used up"}
 
 
+@pytest.mark.troubles
 async def test_more_ends_than_one_activity_decides_about_are_decided_by_several(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +138,7 @@ async def test_more_ends_than_one_activity_decides_about_are_decided_by_several(
     assert (await lab.events(handle)).count("retry_ended_tasks") >= 4
 
 
+@pytest.mark.troubles
 async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_it(lab: Lab) -> None:
     evict(lab, 2, OOM)
     asked = {"crawler": "books", "resources": {"memory": "512Mi"}}
@@ -144,6 +150,7 @@ async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_
     assert given == ["512Mi", "768Mi", "1152Mi", "1152Mi"]
 
 
+@pytest.mark.troubles
 async def test_later_tries_avoid_the_node_and_may_go_elsewhere(lab: Lab) -> None:
     evict(lab, 2)
     books = lab.scheduler.catalogue.crawlers["books"]
@@ -154,6 +161,7 @@ async def test_later_tries_avoid_the_node_and_may_go_elsewhere(lab: Lab) -> None
     assert given == [{}, {}, {"capacity": "on-demand"}]
 
 
+@pytest.mark.troubles
 async def test_a_resumed_run_begins_to_count_again(lab: Lab) -> None:
     evict(lab, 3)
     policy = {"max": 1, "backoff_s": 0}
@@ -168,6 +176,7 @@ async def test_a_resumed_run_begins_to_count_again(lab: Lab) -> None:
     assert [(call.attempt, call.tasks[0].attempt) for call in lab.scheduler.calls] == [(1, 1), (1, 2), (2, 3), (2, 4)]
 
 
+@pytest.mark.troubles
 async def test_the_answer_of_a_try_that_was_lost_starts_nothing_twice(lab: Lab) -> None:
     evict(lab, 1)
     lab.scheduler.before = lambda call: setattr(
@@ -178,6 +187,7 @@ async def test_the_answer_of_a_try_that_was_lost_starts_nothing_twice(lab: Lab) 
     assert [call.tasks[0].attempt for call in lab.scheduler.calls] == [1, 2, 2]
 
 
+@pytest.mark.troubles
 async def test_the_catalogue_says_how_its_crawler_is_tried_again(lab: Lab) -> None:
     shops = lab.parts.catalogue.get("shops")
     assert shops is not None
@@ -212,6 +222,7 @@ async def between_two_looks(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
         continue  # each question is a call that takes a moment
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("executes", [2, 3])
 @pytest.mark.parametrize("before", ["seen", "on record", "gone", "gone and no longer tried again", "stopped"])
 async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(lab: Lab, before: str, executes: int) -> None:

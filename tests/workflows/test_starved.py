@@ -16,6 +16,7 @@ from crawler_lifecycle.temporal.plugin import plugin
 HISTORY = Path(__file__).parents[1] / "histories" / "completed.json"
 
 
+@pytest.mark.troubles
 async def test_a_replay_whose_thread_is_not_run_for_a_while_is_no_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     activate, stood_still = _workflow._RunningWorkflow.activate, []
 

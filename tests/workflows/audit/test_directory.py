@@ -88,6 +88,7 @@ async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(idle_la
     assert state.closed_at is not None
 
 
+@pytest.mark.troubles
 async def test_a_chain_that_was_followed_by_another_one_is_closed(idle_lab: Lab) -> None:
     lab, directory = idle_lab, idle_lab.parts.directory
     name = f"crawl/books/{uuid.uuid4()}"
@@ -102,6 +103,7 @@ async def test_a_chain_that_was_followed_by_another_one_is_closed(idle_lab: Lab)
     assert await asyncio.to_thread(directory.state, "nowhere") == WorkflowState(open=False)
 
 
+@pytest.mark.troubles
 async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
     lab, directory = idle_lab, idle_lab.parts.directory
     name = f"crawl/books/{uuid.uuid4()}"
@@ -115,6 +117,7 @@ async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
         await handle.terminate("end of test")
 
 
+@pytest.mark.troubles
 async def test_a_stop_is_signalled_to_what_is_open(idle_lab: Lab) -> None:
     lab, directory = idle_lab, idle_lab.parts.directory
     handle = await lab.start({"crawler": "books"}, id=f"crawl/books/{uuid.uuid4()}")

@@ -40,6 +40,7 @@ async def stop_by(g: GraphLab, handle: WorkflowHandle[Any, Any], how: str) -> No
         await handle.signal(how, {"requested_by": "ada", "reason": "enough"})
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("how", ["stop", "unreadable", "cancel", "row"])
 async def test_a_stop_cancels_every_step_and_waits_for_what_executes(real_lab: Lab, how: str) -> None:
     g = holding(real_lab, "s1", "long")
@@ -58,6 +59,7 @@ async def test_a_stop_cancels_every_step_and_waits_for_what_executes(real_lab: L
     assert g.functions.killed == []
 
 
+@pytest.mark.troubles
 async def test_by_force_functions_are_killed(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     g = holding(real_lab, "s0", "long")
     monkeypatch.setattr(real_lab.store.graphs, "cancelled", lambda *_: set())  # they do not listen
@@ -113,6 +115,7 @@ async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(re
     assert (await g.ended(handle)).cause == "Stopped by ada"
 
 
+@pytest.mark.troubles
 async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab) -> None:
     g = holding(real_lab, "a", "b")
     steps = [step("a"), step("after a", "a"), group("in"), step("in/x", "y"), step("in/y"), step("b"), step("c", "b")]
@@ -130,6 +133,7 @@ async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab
     assert (g.states()["after a"], g.states()["c"], g.states()["in"]) == ("cancelled", "completed", "completed")
 
 
+@pytest.mark.troubles
 async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
     g = holding(real_lab, "slow")
     bad = iter([StepState.DISCARDED])
@@ -159,6 +163,7 @@ async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
     assert g.functions.calls == {"slow": 1, "bad": 2, "then": 1, "more": 1}
 
 
+@pytest.mark.troubles
 async def test_a_graph_that_has_ended_goes_on_under_the_same_id(real_lab: Lab) -> None:
     g = graph_lab(real_lab, lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None)
     async with g.working():
@@ -172,6 +177,7 @@ async def test_a_graph_that_has_ended_goes_on_under_the_same_id(real_lab: Lab) -
     assert g.functions.calls == {"s0": 1, "s1": 2, "s2": 1}
 
 
+@pytest.mark.troubles
 async def test_a_command_that_comes_with_the_end_is_carried_out(real_lab: Lab) -> None:
     g = graph_lab(real_lab, lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None)
     end, again = real_lab.store.graphs.end_graph, iter([True])

@@ -114,6 +114,7 @@ async def test_cascades_fan_outs_workers_and_a_graft(real_lab: Lab, users: Any, 
     assert value(g, "summary") == {"ada": "ada: 14", "bob": "bob: 14"}
 
 
+@pytest.mark.troubles
 async def test_a_long_function_is_told_that_it_was_cancelled(real_lab: Lab, users: Any, tmp_path: Path) -> None:
     spec = (
         Workflow(id="nightly")
@@ -145,6 +146,7 @@ async def test_a_function_whose_process_was_killed_is_called_again(real_lab: Lab
     assert "its process was ended by SIGKILL" in step.errors[0]["error"]
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("how", ["stop", "force_stop"])
 async def test_a_stop_ends_functions_short_and_long(real_lab: Lab, users: Any, tmp_path: Path, how: str) -> None:
     spec = Workflow(id="nightly").add("short", users.hangs).add("long", users.hangs, timeout_s=3600).spec()

@@ -75,6 +75,7 @@ async def test_a_crawl_whose_row_another_hand_has_spoilt_ends_alone(real_lab: La
     assert "then retry it" in str(g.steps()["worse"].reason)
 
 
+@pytest.mark.troubles
 async def test_a_retried_crawl_is_resumed_and_its_former_end_counts_no_more(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else INSTANT
     g = graph_lab(real_lab)
@@ -94,6 +95,7 @@ async def test_a_retried_crawl_is_resumed_and_its_former_end_counts_no_more(real
     assert g.functions.calls == {"parse": 1}
 
 
+@pytest.mark.troubles
 async def test_a_stop_ends_crawls_and_managers_before_the_graph(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     g, m = graph_lab(real_lab), manager_lab(real_lab, source=[quick(n) for n in range(5)], window=2)
@@ -109,6 +111,7 @@ async def test_a_stop_ends_crawls_and_managers_before_the_graph(real_lab: Lab) -
     assert {run.stop.requested_by for run in runs(g)} == {"ada"}
 
 
+@pytest.mark.troubles
 async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     g = graph_lab(real_lab)
@@ -130,6 +133,7 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> 
     assert real_lab.cluster.alive() == []
 
 
+@pytest.mark.troubles
 async def test_a_step_behind_a_crawl_waits_for_its_archive(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "REPAIRED_S", 3600.0)  # the run says that its archive is there
     real_lab.cluster.behaviour = INSTANT
@@ -147,6 +151,7 @@ async def test_a_step_behind_a_crawl_waits_for_its_archive(real_lab: Lab, monkey
     assert decode(value)["archive"] == f"memory:///{real_lab.outside.stored[0]}"
 
 
+@pytest.mark.troubles
 async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run == 1 else INSTANT
     g = graph_lab(real_lab)

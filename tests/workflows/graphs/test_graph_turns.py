@@ -54,6 +54,7 @@ async def test_a_chain_takes_one_call(real_lab: Lab) -> None:
     await real_lab.ended(parent)
 
 
+@pytest.mark.troubles
 async def test_many_at_once_then_one(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
     many = [step(f"many/{n}") for n in range(150)]
@@ -64,6 +65,7 @@ async def test_many_at_once_then_one(real_lab: Lab) -> None:
     assert set(g.functions.calls.values()) == {1}
 
 
+@pytest.mark.troubles
 async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_what_follows(real_lab: Lab) -> None:
     def acts(work: StepWork) -> StepState | None:
         if work.path == "shaky" and work.attempt == 1:
@@ -85,6 +87,7 @@ async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_wh
     assert g.functions.calls == {"shaky": 2, "fine": 1, "bad": 1, "anyway": 1}
 
 
+@pytest.mark.troubles
 async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
     g.functions.held["long"] = threading.Event()

@@ -54,6 +54,7 @@ async def test_a_window_of_three_over_six_jobs(real_lab: Lab) -> None:
     assert events <= 6 * 20, "at most as many for a job as where jobs end one at a time"
 
 
+@pytest.mark.troubles
 async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run in (1, 3, 4) else INSTANT
     m = manager_lab(real_lab, source=[quick(1), quick(2)], window=1, retries=1)
@@ -84,6 +85,7 @@ async def test_hooks_that_failed_for_good_are_told_by_the_end(told: dict[str, An
     assert "error" in told or "errors in hooks: 2" in state.over.cause
 
 
+@pytest.mark.troubles
 async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[Job("nobody"), Job("quick", {"colour": "red"}), quick(1)])
@@ -97,6 +99,7 @@ async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(real
     assert [run.request_id for run in m.runs()] == ["manager/1/3"]
 
 
+@pytest.mark.troubles
 async def test_its_flow_id_resumes_it_and_what_is_known_is_skipped(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
@@ -110,6 +113,7 @@ async def test_its_flow_id_resumes_it_and_what_is_known_is_skipped(real_lab: Lab
     assert m.plan.closed == [1, 2]
 
 
+@pytest.mark.troubles
 async def test_a_run_that_a_person_resumed_counts_again(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: (
         FAILS if (run, attempt) == (1, 1) else Behaviour(executes=None)
@@ -214,6 +218,7 @@ async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(
     assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
 
 
+@pytest.mark.troubles
 async def test_a_manager_whose_worker_leaves_in_order_waits_for_nobody(
     real_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +239,7 @@ async def test_a_manager_whose_worker_leaves_in_order_waits_for_nobody(
     assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
 
 
+@pytest.mark.troubles
 async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[], stays=True)
@@ -285,6 +291,7 @@ async def test_a_manager_that_ends_takes_no_more_jobs(ends: dict[str, Any]) -> N
     assert refused.value.type == "NotInThisState"
 
 
+@pytest.mark.troubles
 async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=None)
     m = manager_lab(real_lab, close_reason="no items", failed=True)

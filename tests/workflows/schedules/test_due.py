@@ -125,6 +125,7 @@ async def test_temporal_fires_and_the_run_says_for_when(real_lab: Lab) -> None:
     assert real_lab.scheduler.calls[0].due_at == line.due_at, "it was deployed as a scheduled run"
 
 
+@pytest.mark.troubles
 async def test_one_due_time_begins_one_run_whoever_asks(real_lab: Lab) -> None:
     s, at = Scheduled(real_lab, "once"), second()
     await asyncio.gather(*(s.due(at) for _ in range(5)))
@@ -137,6 +138,7 @@ async def test_one_due_time_begins_one_run_whoever_asks(real_lab: Lab) -> None:
     assert len(s.lines()) == 1
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("overlap", ["queue", "stop_previous"])
 async def test_the_next_one_begins_after_the_verdict(real_lab: Lab, overlap: str) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
@@ -166,6 +168,7 @@ async def test_the_next_one_begins_after_the_verdict(real_lab: Lab, overlap: str
     await real_lab.until(lambda: real_lab.store.runs.get_run(two).status == "FAILED")
 
 
+@pytest.mark.troubles
 async def test_a_graph_begins_and_what_cannot_begin_says_why(real_lab: Lab) -> None:
     steps = [{"path": one.path, "kind": "crawl", "job": {"crawler": "books"}} for one in chain(1)]
     s, at = Scheduled(real_lab, "graphs", graph={"steps": steps, "name": "nightly"}), second()
@@ -180,6 +183,7 @@ async def test_a_graph_begins_and_what_cannot_begin_says_why(real_lab: Lab) -> N
     assert "'left' is unknown" in str(line.reason)
 
 
+@pytest.mark.troubles
 async def test_what_was_done_in_temporal_is_taken_over_or_set_back(real_lab: Lab) -> None:
     s = Scheduled(real_lab, "kept", cron="30 2 * * *", time_zone="Europe/Berlin", jitter_s=90, excluded=["2026-12-24"])
     keep = s.keeper.keep
@@ -224,6 +228,7 @@ async def test_what_was_done_in_temporal_is_taken_over_or_set_back(real_lab: Lab
         await s.handle.describe()
 
 
+@pytest.mark.troubles
 async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> None:
     """Each of these is set back, and told; what is our own of before is set right without a word."""
     s = Scheduled(real_lab, "edited", cron="30 2 * * *", time_zone="Africa/Casablanca")
@@ -290,6 +295,7 @@ async def test_what_was_lost_is_begun_by_the_search_for_it(real_lab: Lab) -> Non
     await s.gone()
 
 
+@pytest.mark.troubles
 async def test_temporal_fires_at_every_due_time_of_a_year(real_lab: Lab) -> None:
     """As its own matching times say, over both changes of the clock in three zones."""
     crons = {

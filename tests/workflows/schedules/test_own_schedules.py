@@ -38,6 +38,7 @@ async def triggered(lab: Lab, schedule: str, runs: int) -> None:
     await lab.until(lambda: len(lab.store.runs.list_runs()) == runs)
 
 
+@pytest.mark.troubles
 async def test_a_schedule_of_temporal_itself(real_lab: Lab) -> None:
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=None)
@@ -64,6 +65,7 @@ async def test_a_schedule_of_temporal_itself(real_lab: Lab) -> None:
     await handle.result()
 
 
+@pytest.mark.troubles
 async def test_an_input_with_a_request_id_begins_once(real_lab: Lab) -> None:
     """A schedule's input is the same at each due time."""
     lab = real_lab

@@ -107,6 +107,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.troubles
 async def test_what_no_due_time_could_begin_is_refused(real_lab: Lab) -> None:
     async with gateway(real_lab) as http:
         for body, says in REFUSED:

@@ -130,6 +130,7 @@ async def test_a_receiver_that_fails_at_random_gets_all_in_order(hooks: Any) -> 
     assert max(line.tries for line in tries) > 1
 
 
+@pytest.mark.troubles
 async def test_answers_that_are_lost_mean_a_second_delivery_under_the_same_id(hooks: Any) -> None:
     hook = hooks("lost")
     hook.receiver.faults.append("drop")
@@ -142,6 +143,7 @@ async def test_answers_that_are_lost_mean_a_second_delivery_under_the_same_id(ho
     assert len(set(hook.receiver.ids)) < len(hook.receiver.ids)
 
 
+@pytest.mark.troubles
 async def test_one_that_is_down_delays_no_other_and_misses_nothing(hooks: Any) -> None:
     down, well = hooks("down"), hooks("well")
     down.receiver.answer = Answer(503, b"closed")
@@ -157,6 +159,7 @@ async def test_one_that_is_down_delays_no_other_and_misses_nothing(hooks: Any) -
     assert set(told) <= set(down.receiver.seqs())
 
 
+@pytest.mark.troubles
 async def test_a_change_of_address_is_taken_up_at_once(hooks: Any) -> None:
     old, new = hooks("moved"), hooks("other")
     old.receiver.answer = Answer(302, b"", headers={"Location": "/elsewhere"})
@@ -169,6 +172,7 @@ async def test_a_change_of_address_is_taken_up_at_once(hooks: Any) -> None:
     assert in_order(new.receiver.seqs())[-3:] == told
 
 
+@pytest.mark.troubles
 async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
     hook = hooks("gone")
     hook.receiver.answer = Answer(410, b"")
@@ -190,6 +194,7 @@ async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
     assert not set(later) & set(hook.receiver.seqs())
 
 
+@pytest.mark.troubles
 async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
     """The gateway died between the row and the workflow."""
     hook = hooks("forgotten")
@@ -210,6 +215,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "HISTORY_MAX", 12)
 
 
+@pytest.mark.troubles
 async def test_it_goes_on_in_one_execution_after_another(forgetful: None, hooks: Any) -> None:
     hook = hooks("long")
     await hook.put(events=["run.changed"])
