@@ -138,7 +138,7 @@ def test_a_kill_gets_past_a_frozen_supervisor(bench: Bench) -> None:
     supervisor.send(signal.SIGSTOP)
     bench.cluster.kill(run_ref(RUN), bench.ref())
     assert how(bench.look()) == (137, 9, None)
-    assert not supervisor.alive()
+    wait_until(lambda: not supervisor.alive())
 
 
 def test_a_stop_reaches_a_task_whose_start_was_interrupted(bench: Bench) -> None:
