@@ -81,6 +81,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
 
 
+@pytest.mark.troubles
 async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> None:
     since = utc_now()
     run = await planted(real_lab)
