@@ -168,23 +168,24 @@ class Evidence:
 
 def judge(evidence: Evidence) -> list[str]:
     """Every violation, as a sentence."""
-    idle = [one for one in evidence.faults if not one.happened]
     return [
         *_accepted(evidence),
         *_once(evidence),
         *_as_told(evidence),
-        *_true(evidence),
+        *statuses(evidence),
         *_stops(evidence),
         *_delivered(evidence),
         *(f"{SETTLE_S:g} s after the faults: {one}" for one in evidence.left),
         *_planned(evidence),
         *evidence.died,
-        *(
-            f"the fault {one.label} did nothing: {one.did}"
-            for one in idle
-            if not evidence.short or 2 * len(idle) >= len(evidence.faults)
-        ),
     ]
+
+
+def statuses(evidence: Evidence) -> list[str]:
+    """Those about statuses alone, and about faults that did nothing."""
+    idle = [one for one in evidence.faults if not one.happened]
+    told = not evidence.short or 2 * len(idle) >= len(evidence.faults)
+    return [*_true(evidence), *(f"the fault {one.label} did nothing: {one.did}" for one in idle if told)]
 
 
 def _accepted(e: Evidence) -> Iterator[str]:

@@ -220,12 +220,7 @@ class World:
         rclone = [*rclone_command(self.folder / "s3")]
         rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
-        api = f"http://127.0.0.1:{port('toxiproxy')}"
-        toxiproxy = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port("toxiproxy"))]
-        toxiproxy.append("-proxy-metrics")
-        quiet = self.clean | {"LOG_LEVEL": "warn"}
-        self._part("toxiproxy", toxiproxy, quiet, answers(f"{api}/version")).wait_ready()
-        self.proxies = Proxies(api)
+        self._toxiproxy(programs)
         for name in PROXIED:
             if name != "postgres" or not self.dev:
                 self.proxies.add(name, port(f"proxy of {name}"), port(name))
@@ -235,6 +230,14 @@ class World:
             self.parts[name].wait_ready()
         self.record("CREATE DATABASE lifecycle CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "mysql")
         self.record("USE lifecycle")
+
+    def _toxiproxy(self, programs: Path) -> None:
+        at = str(self.port("toxiproxy"))
+        words = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", at, "-proxy-metrics"]
+        quiet = self.clean | {"LOG_LEVEL": "warn"}
+        api = f"http://127.0.0.1:{at}"
+        self._part("toxiproxy", words, quiet, answers(f"{api}/version")).wait_ready()
+        self.proxies = Proxies(api)
 
     def _mariadb(self) -> None:
         data, find = self.folder / "mariadb", "/usr/sbin:/usr/bin:/usr/local/bin"
