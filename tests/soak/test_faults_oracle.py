@@ -13,7 +13,20 @@ import pytest
 from tools.faults import nodes, oracle
 from tools.faults.load import untrue
 from tools.faults.nodes import OURS, PLAIN, Nodes, said
-from tools.faults.oracle import EVERY_S, LATE_S, Ask, Evidence, Fault, Run, Seen, Task, figure, judge, statuses
+from tools.faults.oracle import (
+    EVERY_S,
+    LATE_S,
+    SHORT_LATE_S,
+    Ask,
+    Evidence,
+    Fault,
+    Run,
+    Seen,
+    Task,
+    figure,
+    judge,
+    statuses,
+)
 from tools.soak.journal import Process
 
 T = 1_000_000.0
@@ -212,6 +225,14 @@ def test_in_a_short_play_some_faults_may_meet_nobody_but_not_most() -> None:
     assert len([line for line in judge(evidence) if "did nothing" in line]) == 1, "one of two"
     evidence.faults.append(first)
     assert not any("did nothing" in line for line in judge(evidence)), "one of three"
+
+
+@pytest.mark.parametrize(("short", "seconds"), [(False, LATE_S), (True, SHORT_LATE_S)])
+def test_in_a_short_play_a_record_may_be_later(short: bool, seconds: float) -> None:
+    for late_by, good in ((seconds - 1, True), (seconds + 1, False)):
+        evidence = replace(honest(), short=short)
+        evidence.seen += late("RUNNING", "over", late_by)
+        assert (judge(evidence) == []) is good
 
 
 def test_a_fault_excuses_that_a_record_is_late_and_nothing_else() -> None:

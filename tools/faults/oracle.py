@@ -19,6 +19,8 @@ WAITS, EXECUTES = ("QUEUED", "PENDING"), ("RUNNING", "STOPPING")
 OVER = ("COMPLETED", "FAILED")
 #: Without a fault a record may be behind the processes for so long: the looks of the bench's runs are 6 s apart.
 LATE_S = 20.0
+#: The same in a short play, which a busy machine plays beside much else.
+SHORT_LATE_S = 60.0
 #: Jobs of managers have the usual ladder: their first look is due after a minute, and only wake-ups come sooner.
 LADDER_S = 60.0
 #: A fault is made good for so long after its end: connections come back, activities are tried again.
@@ -135,7 +137,7 @@ class Evidence:
     due: list[tuple[float, str, int | None]] = field(default_factory=list)
     """When it was due, by its lines: with what became of that, and the run that it began."""
     short: bool = False
-    """A play of seconds: a fault may meet nobody, but not most of them."""
+    """A play of seconds beside much else: a fault may meet nobody, but not most of them; a record may be later."""
     died: list[str] = field(default_factory=list)
     """Processes of ours that ended, and nobody had killed them."""
 
@@ -267,7 +269,7 @@ def _true(e: Evidence) -> Iterator[str]:
                 longest, when = max((longest, when), (last - began - e.disturbed(began, last), began))
                 began = at
             last = at
-        if longest > LATE_S + (LADDER_S if name in slow else 0):
+        if longest > (SHORT_LATE_S if e.short else LATE_S) + (LADDER_S if name in slow else 0):
             yield f"task {name} {how} for {longest:.0f} s without a fault, from {when:.1f} on"
 
 

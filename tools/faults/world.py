@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import pymysql
 
+from crawler_lifecycle.cli.stack import temporal_server
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 from tests.support.s3 import aws_environment, rclone_command
@@ -225,7 +226,9 @@ class World:
             if name != "postgres" or not self.dev:
                 self.proxies.add(name, port(f"proxy of {name}"), port(name))
         cli = [str(Path(sys.executable).with_name("temporal"))]
-        self._temporal(*(self._dev_server(cli) if self.dev else self._production(programs)), cli)
+        if self.dev:  # with the settings of `crawlctl dev`: by its own it reads its queues 20 times a second
+            dev = temporal_server.command(self.folder / "temporal.db", port("temporal"), None)
+        self._temporal(*((dev, "") if self.dev else self._production(programs)), cli)
         for name in ("s3", "mariadb"):
             self.parts[name].wait_ready()
         self.record("CREATE DATABASE lifecycle CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "mysql")
@@ -268,14 +271,6 @@ class World:
         ask = [str(PG / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port("postgres"))]
         ready = lambda: subprocess.run(ask).returncode == 0  # noqa: E731
         return self._part("postgres", words, env, ready, user="postgres")
-
-    def _dev_server(self, cli: list[str]) -> tuple[list[str], str]:
-        """The dev server of Temporal's SDK, with the settings that ``crawlctl dev`` gives it, on a file."""
-        words = [*cli, "server", "start-dev", "--ip", "127.0.0.1", "--port", str(self.port("temporal")), "--headless"]
-        words += ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "error"]
-        for setting in ("matching.enableFairness=true", "matching.numTaskqueueWritePartitions=1"):
-            words += ["--dynamic-config-value", setting]
-        return words, ""
 
     def _production(self, programs: Path) -> tuple[list[str], str]:
         """Its production server; and the namespace that is still to be made."""
