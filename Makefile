@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd fault-programs bench capacity clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs bench capacity clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -32,6 +32,7 @@ help:
 	@echo "make soak-growth   short days with pruning at their ends (DAYS=9 SEED=1; MariaDB): do as many rows leave as come?"
 	@echo "make faults     the whole service on real servers behind toxiproxy, faults at random (SEED=1 MINUTES=3; root): docs/faults.md"
 	@echo "make faults-short  three seeds of the newest commit of it in two minutes; make faults-scrapyd  what scrapyd says under such faults"
+	@echo "make faults-jobs  what Job.status says on a real API server under such faults, and what ours says beside it (SEED=1)"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make capacity   what a task costs each part on MariaDB and a real API server, and what 1,000 to 100,000 a day need: docs/capacity.md"
@@ -199,6 +200,11 @@ faults: fault-programs
 # scrapyd under the faults that exist for it, and what its status says against /proc. It gets a venv outside of the tree.
 faults-scrapyd: env
 	@$(PY) -m tools.faults.scrapyd --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3)
+
+# Plain Jobs read by their status, and ours beside them, against what the nodes of kwok know. No root.
+faults-jobs: kube-binaries
+	@$(PY) -m tools.faults.build short
+	@$(PY) -m tools.faults.jobs --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),4)
 
 # Three seeds of the newest commit in two minutes, on the dev server of Temporal's SDK: what CI can pay.
 SHORT = $(shell printf '%d' 0x$$(git rev-parse --short=6 HEAD))0

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
-from crawler_lifecycle.store.base.unit import Clock, Most, StorePart, Told, utc_now
+from crawler_lifecycle.store.base.unit import Clock, Most, StorePart, Told
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.managers import ManagerStore
@@ -114,7 +114,7 @@ class Store:
     def over(
         cls,
         database: Database,
-        clock: Clock = utc_now,
+        clock: Clock | None = None,
         told: Told | None = None,
         most: Most = MOST,
         pools: Pools = NO_POOLS,
@@ -134,7 +134,7 @@ def open_store(
     url: str,
     *,
     pool_size: int = 5,
-    clock: Clock = utc_now,
+    clock: Clock | None = None,
     told: Told | None = None,
     most: Most = MOST,
     pools: Pools = NO_POOLS,
@@ -142,6 +142,7 @@ def open_store(
 ) -> Store:
     """Return a store on the database at ``url``. It connects at its first use.
 
+    Without ``clock``, times are by this machine's clock; changes of tasks are not dated ahead of a server's clock.
     ``told`` is called in the writing thread after each commit that added transitions or corrections. ``most`` is the
     highest allowed number of open rows of each kind. ``pools`` are the pools whose places the store gives. ``quotas``
     are the quotas of starts and tasks.

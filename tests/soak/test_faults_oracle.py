@@ -6,11 +6,27 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tools.faults import oracle
-from tools.faults.oracle import EVERY_S, LATE_S, Ask, Evidence, Fault, Run, Seen, Task, figure, judge
+from tools.faults import nodes, oracle
+from tools.faults.load import untrue
+from tools.faults.nodes import OURS, PLAIN, Nodes, said
+from tools.faults.oracle import (
+    EVERY_S,
+    LATE_S,
+    SHORT_LATE_S,
+    Ask,
+    Evidence,
+    Fault,
+    Run,
+    Seen,
+    Task,
+    figure,
+    judge,
+    statuses,
+)
 from tools.soak.journal import Process
 
 T = 1_000_000.0
@@ -211,6 +227,14 @@ def test_in_a_short_play_some_faults_may_meet_nobody_but_not_most() -> None:
     assert not any("did nothing" in line for line in judge(evidence)), "one of three"
 
 
+@pytest.mark.parametrize(("short", "seconds"), [(False, LATE_S), (True, SHORT_LATE_S)])
+def test_in_a_short_play_a_record_may_be_later(short: bool, seconds: float) -> None:
+    for late_by, good in ((seconds - 1, True), (seconds + 1, False)):
+        evidence = replace(honest(), short=short)
+        evidence.seen += late("RUNNING", "over", late_by)
+        assert (judge(evidence) == []) is good
+
+
 def test_a_fault_excuses_that_a_record_is_late_and_nothing_else() -> None:
     evidence = honest()
     evidence.faults.append(Fault("freeze of mariadb", T + 95, T + 140, {"seconds stopped": 45}))
@@ -267,6 +291,70 @@ def test_untrue_seconds_are_counted_by_the_fault_of_their_time() -> None:
     assert rows["kill of worker-1"]["executes but is over"] == 4 * EVERY_S
 
 
+def pod(uid: str, state: str, **labels: object) -> dict[str, Any]:
+    """One whose container executes for 20 s if nobody touches it."""
+    env = [{"name": "KWOK_RUN_FOR", "value": "20s"}]
+    shown = {"containerStatuses": [{"state": {state: {}}}]} if state else {}
+    named = {name: str(value) for name, value in labels.items()}
+    return {
+        "metadata": {"uid": uid, "name": uid, "labels": named},
+        "spec": {"containers": [{"env": env}]},
+        "status": shown,
+    }
+
+
+def plain(state: str) -> dict[str, Any]:
+    return pod("one", state, plain=7)
+
+
+def of_ours(state: str) -> dict[str, Any]:
+    return pod(
+        "other", state, **{"crawler-lifecycle/run": 3, "crawler-lifecycle/task": 1, "crawler-lifecycle/attempt": 2}
+    )
+
+
+#: So many seconds later, and with the nodes as this says, a container that executed is this; its Job says this, which
+#: is untrue in this way.
+JOBS: dict[str, tuple[float, str, str, dict[str, int], str]] = {
+    "active while it executes": (1, "", "running", {"active": 1}, ""),
+    "succeeded after its end": (1, "", "terminated", {"succeeded": 1}, ""),
+    "failed after its pod is gone": (1, "", "", {"failed": 1}, ""),
+    "failed while its pod is being deleted": (1, "", "running", {"failed": 1}, "ended but lives"),
+    "succeeded while it executes": (1, "", "running", {"succeeded": 1}, "ended but lives"),
+    "nothing while it executes": (1, "", "running", {}, "waits but has begun"),
+    "active after its end": (1, "", "terminated", {"active": 1}, "executes but is over"),
+    "active after its pod is gone": (1, "", "", {"active": 1}, "executes but is over"),
+    "failed, and its pod gone, while a node that nobody hears executes it": (
+        *(19, "cut", "", {"failed": 1}),
+        "ended but lives",
+    ),
+    "active after its time on a node that nobody hears": (21, "cut", "running", {"active": 1}, "executes but is over"),
+    "active on a machine that is off": (1, "off", "running", {"active": 1}, "executes but is over"),
+}
+
+
+@pytest.mark.parametrize("word", JOBS)
+def test_what_a_job_says_is_held_against_what_its_node_knows(word: str) -> None:
+    later, trouble, state, status, lie = JOBS[word]
+    known = Nodes()
+    known.learn([plain("running"), of_ours("running")], T)
+    if trouble:
+        setattr(known, trouble, True)
+    now = known.learn([plain(state)] if state else [], T + later)[PLAIN]
+    assert [one.untrue for one in untrue(T, [(7, 0, 1, said(status))], now)] == ([lie] if lie else [])
+
+
+def test_what_ours_says_is_held_against_its_own_container_and_judged() -> None:
+    known = Nodes()
+    assert known.learn([of_ours("")], T)[OURS] == {}, "it did not begin"
+    now = known.learn([plain("terminated"), of_ours("running")], T)[OURS]
+    evidence = Evidence(faults=[Fault("delete of pod", T, T + 1, {})], seen=untrue(T, [(3, 1, 2, "FAILED")], now))
+    assert statuses(evidence) == [
+        f"task (3, 1, 2) ended but lives, seen 1 times from {T} on",
+        "the fault delete of pod did nothing: {}",
+    ]
+
+
 def test_the_oracle_knows_nothing_of_the_service() -> None:
-    for module in (oracle.__file__, Path(oracle.__file__).parents[1] / "soak" / "journal.py"):
+    for module in (oracle.__file__, nodes.__file__, Path(oracle.__file__).parents[1] / "soak" / "journal.py"):
         assert "crawler_lifecycle" not in Path(str(module)).read_text()

@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import pymysql
 
+from crawler_lifecycle.cli.stack import temporal_server
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 from tests.support.s3 import aws_environment, rclone_command
@@ -220,21 +221,26 @@ class World:
         rclone = [*rclone_command(self.folder / "s3")]
         rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
-        api = f"http://127.0.0.1:{port('toxiproxy')}"
-        toxiproxy = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port("toxiproxy"))]
-        toxiproxy.append("-proxy-metrics")
-        quiet = self.clean | {"LOG_LEVEL": "warn"}
-        self._part("toxiproxy", toxiproxy, quiet, answers(f"{api}/version")).wait_ready()
-        self.proxies = Proxies(api)
+        self._toxiproxy(programs)
         for name in PROXIED:
             if name != "postgres" or not self.dev:
                 self.proxies.add(name, port(f"proxy of {name}"), port(name))
         cli = [str(Path(sys.executable).with_name("temporal"))]
-        self._temporal(*(self._dev_server(cli) if self.dev else self._production(programs)), cli)
+        if self.dev:  # with the settings of `crawlctl dev`: by its own it reads its queues 20 times a second
+            dev = temporal_server.command(self.folder / "temporal.db", port("temporal"), None)
+        self._temporal(*((dev, "") if self.dev else self._production(programs)), cli)
         for name in ("s3", "mariadb"):
             self.parts[name].wait_ready()
         self.record("CREATE DATABASE lifecycle CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "mysql")
         self.record("USE lifecycle")
+
+    def _toxiproxy(self, programs: Path) -> None:
+        at = str(self.port("toxiproxy"))
+        words = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", at, "-proxy-metrics"]
+        quiet = self.clean | {"LOG_LEVEL": "warn"}
+        api = f"http://127.0.0.1:{at}"
+        self._part("toxiproxy", words, quiet, answers(f"{api}/version")).wait_ready()
+        self.proxies = Proxies(api)
 
     def _mariadb(self) -> None:
         data, find = self.folder / "mariadb", "/usr/sbin:/usr/bin:/usr/local/bin"
@@ -265,14 +271,6 @@ class World:
         ask = [str(PG / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port("postgres"))]
         ready = lambda: subprocess.run(ask).returncode == 0  # noqa: E731
         return self._part("postgres", words, env, ready, user="postgres")
-
-    def _dev_server(self, cli: list[str]) -> tuple[list[str], str]:
-        """The dev server of Temporal's SDK, with the settings that ``crawlctl dev`` gives it, on a file."""
-        words = [*cli, "server", "start-dev", "--ip", "127.0.0.1", "--port", str(self.port("temporal")), "--headless"]
-        words += ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "error"]
-        for setting in ("matching.enableFairness=true", "matching.numTaskqueueWritePartitions=1"):
-            words += ["--dynamic-config-value", setting]
-        return words, ""
 
     def _production(self, programs: Path) -> tuple[list[str], str]:
         """Its production server; and the namespace that is still to be made."""

@@ -207,14 +207,16 @@ class StorePart:
     def __init__(
         self,
         database: Database,
-        clock: Clock,
+        clock: Clock | None,
         told: Told | None = None,
         most: Most = MOST,
         pools: Pools = NO_POOLS,
         quotas: Quotas = NO_QUOTAS,
     ) -> None:
         self._db = database
-        self._clock = clock
+        self._clock = clock or utc_now
+        self._dated = clock is None and database.engine.dialect.name == "mysql"
+        """True if the database's clock is asked whether ours is ahead. A file's clock is our own."""
         self._told = told
         self._most = most
         self._pools = pools

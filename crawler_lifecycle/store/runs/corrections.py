@@ -161,9 +161,9 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
         "believed_since": believed_since,
         "truth": storable(str(one.truth)),
         "truth_since": one.truth_since,
-        "lag_ms": untrue_ms(unit.now, untrue_since(believed_since, one.truth_since)),
+        "lag_ms": untrue_ms(unit.dated, untrue_since(believed_since, one.truth_since)),
         "evidence": compact(dict(one.evidence)),
-        "created_at": unit.now,
+        "created_at": unit.dated,
     }
 
 

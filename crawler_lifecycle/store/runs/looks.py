@@ -81,11 +81,12 @@ class LookStore(RunPart):
             forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
             _stage(unit, forgotten | staged)
             # The time when a look last saw each task in its recorded status: the last look that found the task.
-            looked = _last_look(unit.run, unit.now)
-            last = {task["task_id"]: not_ahead(task["absent_since"], unit.now) or looked for task in tasks.values()}
+            now = unit.dated if findings else unit.now
+            looked = _last_look(unit.run, now)
+            last = {task["task_id"]: not_ahead(task["absent_since"], now) or looked for task in tasks.values()}
             moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
             stage_moves(unit, {*forgotten, *staged}, moves)
-            news = [row for task, o in seen if (row := _observed(task, o, unit.now, unit.run)) is not None]
+            news = [row for task, o in seen if (row := _observed(task, o, unit)) is not None]
             update_tasks(unit, news, replace=_OBSERVED_ALL)
             sums = count_sums(unit)
             progress = moved(unit.run, sums)
@@ -284,11 +285,11 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
             return
 
 
-def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
+def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
     """Return the columns of a task after this observation; ``None``: they are unchanged."""
     ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
     if seen.phase is Phase.ABSENT:
-        return _missed(task, seen, now, run)
+        return _missed(task, seen, unit)
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in COUNTERS}
@@ -307,7 +308,7 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
         "ever_seen": True,
         "absent_since": None,
         "missed_at": None,
-        "last_progress_at": (seen.progress_at or now) if moved(task, new) else task["last_progress_at"],
+        "last_progress_at": (seen.progress_at or unit.now) if moved(task, new) else task["last_progress_at"],
         "peak_memory": max(peaks, default=None),
         "fields": task["fields"] if seen.fields is None else asdict(seen.fields),
         "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
@@ -326,7 +327,7 @@ def _reported(known: Any, read: int | None) -> Any:
     return known if read is None else read
 
 
-def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
+def _missed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
     """Return the columns of a deployed task that the look did not find: the times and the reason. ``None``: they are
     unchanged, or the task was never seen.
     """
@@ -334,8 +335,8 @@ def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, 
         return None
     same = {name: task[name] for name in _OBSERVED_ALL}
     new = {**same, "reason": seen.reason or task["reason"]}
-    if not_ahead(task["missed_at"], now) is None:  # the proof that it is gone would wait for a time in the future
-        since = (task["absent_since"] or _last_look(run, now) or now) if task["ever_seen"] else None
+    if not_ahead(task["missed_at"], unit.now) is None:  # the proof that it is gone would wait for a time in the future
+        since = (task["absent_since"] or _last_look(unit.run, unit.dated) or unit.dated) if task["ever_seen"] else None
         new |= {"absent_since": since, "missed_at": seen.observed_at}
     return None if new == same else {"task_id": task["task_id"], **new}
 

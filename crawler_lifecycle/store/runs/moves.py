@@ -213,7 +213,7 @@ def move_tasks(
         return 0
     rows = []
     for move in wanted.values():
-        when, lag = move.cluster_time or unit.now, untrue_ms(unit.now, move.cluster_time)
+        when, lag = move.cluster_time or unit.dated, untrue_ms(unit.dated, move.cluster_time)
         rows.append(_row(move, status_since=when, ended_at=when if move.after.terminal else None, lag_ms=lag))
     insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     with _remembered(unit):
@@ -226,7 +226,7 @@ def move_tasks(
 
 def _insert_all(unit: Unit, work: str, source: str) -> int:
     """Insert the transitions and corrections of the coming changes. Returns the number of tasks that will change."""
-    values = {"run_id": unit.run_id, "now": unit.now, "source": source}
+    values = {"run_id": unit.run_id, "now": unit.dated, "source": source}
     moved = unit.conn.execute(_insert_changes(unit.conn.dialect.name, work, "status_transition"), values).rowcount
     if moved:
         values["project"] = unit.run["project"]
@@ -295,7 +295,7 @@ def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Seque
         filled = ("outcome", "cause", *fill)
         dialect = unit.conn.dialect.name
         statement = _copy(dialect, "task_finding", ("status", *replace), filled, ("offered_until",), cas=True)
-        unit.conn.execute(statement, {"run_id": unit.run_id, "now": unit.now})
+        unit.conn.execute(statement, {"run_id": unit.run_id, "now": unit.dated})
         unit.changed = True
 
 

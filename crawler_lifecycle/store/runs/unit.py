@@ -6,12 +6,14 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, exists, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, exists, func, insert, select, text, update
 
 from crawler_lifecycle.domain.audits.corrections import untrue_ms
+from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunDeleted, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
@@ -139,6 +141,16 @@ class Unit:
     told_corrections: list[Corrected] = field(default_factory=list)
     corrections: list[CorrectionRow] = field(default_factory=list)
     """The corrections that the transaction wrote. An event reports them."""
+    by_database: bool = False
+    """True if ``dated`` asks the database."""
+
+    @cached_property
+    def dated(self) -> datetime:
+        """The time of changes and corrections of tasks: now, or the database's time if our clock is ahead of it."""
+        if not self.by_database:
+            return self.now
+        told = self.conn.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one().replace(tzinfo=UTC)
+        return not_ahead(self.now, told) or told
 
     @property
     def run_id(self) -> int:
@@ -292,7 +304,7 @@ class RunPart(StorePart):
             if not of_deleted:
                 check_kept(run)
             # The clock is read after the wait for the lock, because lag counts until the commit.
-            unit = Unit(conn, run, self._clock(), told=self._told)
+            unit = Unit(conn, run, self._clock(), told=self._told, by_database=self._dated)
             yield unit
             if unit.corrections:
                 unit.report_corrections()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Committed, CorrectionRow, Look, TaskFinding
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.base import unit
+from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.unit import Unit
 from tests.contracts.store.world import START, Clock, World, seen
 
@@ -106,6 +110,37 @@ def test_an_absence_by_a_clock_that_is_ahead_begins_anew(world: World) -> None:
     first = world.clock.now
     looked(world, fence, 30, Phase.ABSENT)
     assert world.store.looks.found_state(fence).tasks[0].missed_at == first
+
+
+@pytest.fixture
+def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world whose store asks the database whether its own clock is ahead. At first both clocks agree."""
+    clock.now = datetime.now(UTC)
+    monkeypatch.setattr(unit, "utc_now", clock)
+    with closing(open_store(store_url)) as store:
+        yield World(store, clock)
+
+
+@pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
+def test_a_worker_whose_clock_is_ahead_counts_by_the_database(dated: World, store_url: str, phase: Phase) -> None:
+    """What ended or was last seen 30 s before was untrue for about so long, and not for ten minutes more."""
+    fence = dated.executing(tasks=1)
+    real, ordered = dated.clock.now, dated.clock.now - timedelta(seconds=30)
+    with dated.store.database.writing() as conn:
+        conn.execute(update(task_history).values(status_since=ordered))
+    dated.clock.forward(AHEAD_S)
+    there = [observed(dated, fence, Phase.EXECUTING, uid="uid-1-0")]
+    dated.store.looks.record_look(fence, Look(dated.clock.now, 0.1, there), [], None, "look", ordered)
+    end = replace(KILLED, finished_at=ordered) if phase is Phase.ENDED else None
+    looked(dated, fence, 6, phase, uid="uid-1-0", end=end)
+    found, on_a_server = only(dated, fence), not store_url.startswith("sqlite")
+    [moved] = [t for t in dated.store.runs.transitions(fence.run_id) if t.to_status == found.truth]
+    late = timedelta(seconds=AHEAD_S / 2)
+    assert (found.created_at - real < late, moved.committed_at - real < late) == (on_a_server, on_a_server)
+    # A file's clock is the worker's own: its looks and its corrections are ahead alike.
+    least, most = (30_000, 300_000) if on_a_server else (6_000, 6_000) if phase is Phase.GONE else (636_000, 636_000)
+    assert found.lag_ms is not None
+    assert least <= found.lag_ms <= most
 
 
 @pytest.mark.parametrize("missed", [0, 1])

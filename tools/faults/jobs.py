@@ -1,0 +1,251 @@
+"""``python -m tools.faults.jobs --seed S``: what Job.status says of crawls on Kubernetes, and what ours says beside it.
+
+A real API server with its controllers, and nodes that kwok pretends. Each crawl is there twice: as a plain Job and as a
+run of ours. A naive reader takes the Job's ``status`` through a proxy, and keeps its last word while it hears none.
+Ours is asked over HTTP; its worker has the same proxy. The truth is what the nodes know of their containers, read past
+the proxy; of nodes that were cut off or lost, what the bench did to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.problems import CommandFailed
+from tests.e2e.world import World as Stack
+from tests.kubernetes.cluster.admin import Admin, AdminError
+from tests.kubernetes.cluster.cluster import Cluster
+from tools.faults.build import available
+from tools.faults.faults import Faults, Strike, storm
+from tools.faults.load import PACE_S, untrue
+from tools.faults.nodes import OURS, PLAIN, SIDES, Nodes, said
+from tools.faults.oracle import ENDED, EVERY_S, SETTLE_S, Evidence, Name, Seen, figure, statuses, table
+from tools.faults.parts import listens
+from tools.faults.world import World
+from tools.soak.journal import Process
+
+KINDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("refuse", "black hole", "cut"), ("api",)),
+    **dict.fromkeys(("kill", "freeze"), ("controllers",)),
+    **dict.fromkeys(("delete", "evict"), ("pod",)),
+    **dict.fromkeys(("cut off", "loss"), ("nodes",)),
+}
+SECONDS, CODES, STOP_S = (2, 8, 20, 40), (0, 0, 0, 1), 3
+IMAGE, CONTAINER = "crawl.test/crawl:1", "crawler"
+
+
+def life(seconds: int, code: int) -> dict[str, str]:
+    """What tells kwok how long a container executes, and how it ends."""
+    return {"KWOK_RUN_FOR": f"{seconds}s", "KWOK_EXIT_CODE": str(code), "KWOK_STOP_AFTER": f"{STOP_S}s"}
+
+
+class Jobs(World):
+    """The cluster behind a proxy, our stack on it, the load, and who reads both."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True))
+        self.dice, self.next, self.count, self.nodes = random.Random(f"load {seed}"), 0.0, 0, Nodes()
+        self.seen: dict[str, list[Seen]] = {side: [] for side in SIDES}
+        self.told: dict[str, dict[Name, str]] = {side: {} for side in SIDES}
+        self.asked: dict[str, dict[str, Any]] = {}
+        self.open: set[int] = set()
+        self.unread, self.over = 0, threading.Event()
+
+    def begin(self, undo: ExitStack) -> None:
+        self.logs.mkdir()
+        self.cluster = cluster = undo.enter_context(Cluster(kwok=2))
+        undo.callback(self._end)
+        space, core = cluster.namespace("faults"), "/api/v1/namespaces"
+        self.jobs, self.pods = f"/apis/batch/v1/namespaces/{space}/jobs", f"{core}/{space}/pods"
+        cluster.admin.ensure(f"{core}/{space}/serviceaccounts", {"metadata": {"name": "crawl"}})
+        controllers = cluster.parts()["kube-controller-manager"]
+        controllers.kill()  # from now on the bench's own, as it was
+        port = int(next(w for w in controllers.command if w.startswith("--secure-port=")).partition("=")[2])
+        self._part("controllers", [*controllers.command], controllers.env, lambda: listens(port)).wait_ready()
+        self._toxiproxy(available(short=True))
+        self.ports["api"] = int(cluster.api.rpartition(":")[2])
+        self.proxies.add("api", self.port("proxy of api"), self.port("api"))
+        self.far, authority = f"https://127.0.0.1:{self.port('proxy of api')}", cluster.plane.authority
+        access = authority.kubeconfig(self.folder / "kubeconfig", self.far, cluster.token(), space)
+        entry = {"kind": "command", "command": ["crawl"], "image": IMAGE, "kubernetes": {"runner": False}}
+        crawlers = [entry | {"name": f"c{s}-{c}", "env": life(s, c)} for s in SECONDS for c in {*CODES}]
+        (catalogue := self.folder / "crawlers.json").write_text(json.dumps(crawlers))
+        where = ClusterAccess(access, None, space)
+        self.ours = Stack(self.folder / "ours", crawlers=catalogue, kubernetes=where)
+        undo.callback(self.ours.end)
+        self.ours.start()
+        for work in (self._listen, self._sample):
+            (thread := threading.Thread(target=work, daemon=True)).start()
+            undo.callback(thread.join)
+        undo.callback(self.over.set)
+
+    def turn(self) -> None:
+        """Begin a crawl on both sides when it is time to; who is not answered asks again."""
+        if time.time() > self.next:
+            self.next = time.time() + self.dice.expovariate(1 / PACE_S)
+            self.count += 1
+            seconds, code = self.dice.choice(SECONDS), self.dice.choice(CODES)
+            env = [{"name": name, "value": value} for name, value in life(seconds, code).items()]
+            pod = {"restartPolicy": "Never", "containers": [{"name": CONTAINER, "image": IMAGE, "env": env}]}
+            template: dict[str, Any] = {"metadata": {"labels": {"plain": str(self.count)}}, "spec": pod}
+            job = {"metadata": template["metadata"] | {"name": f"plain-{self.count}"}}
+            self.cluster.admin.post(self.jobs, job | {"spec": {"backoffLimit": 0, "template": template}})
+            run = {
+                "crawler": f"c{seconds}-{code}",
+                "poll_minutes": [0.1],
+                "limits": {"start_check_s": 0.5},
+                "retries": {"max": 0},
+            }
+            self.asked[f"beside-{self.count}"] = run
+        for key in list(self.asked):
+            with suppress(CommandFailed):
+                self.open.add(int(self.ours.gateway.start(self.asked[key], key)["run_id"]))
+                del self.asked[key]
+
+    def _listen(self) -> None:
+        """The naive reader: all Jobs, some times a second. What it does not hear leaves its last word as it was."""
+        admin = Admin(self.far, self.cluster.token(), self.cluster.plane.authority.certificate, timeout_s=2)
+        while not self.over.wait(EVERY_S / 2):
+            with suppress(AdminError, OSError, HTTPException, ValueError):
+                for job in admin.get(f"{self.jobs}?labelSelector=plain")["items"]:
+                    self.told[PLAIN][int(job["metadata"]["labels"]["plain"]), 0, 1] = said(job.get("status", {}))
+
+    def _sample(self) -> None:
+        """Twice a second what both say, and after that what is true. Keeps what is untrue."""
+        due = time.monotonic()
+        while not self.over.wait(max(0.0, due - time.monotonic())):
+            due, at = max(due + EVERY_S, time.monotonic()), time.time()
+            try:
+                self._ask()
+                rows = {side: [(*name, word) for name, word in dict(told).items()] for side, told in self.told.items()}
+                now = self.nodes.learn(self.cluster.admin.get(self.pods)["items"], time.time())
+            except (CommandFailed, AdminError, OSError):
+                self.unread += 1
+                continue
+            for side, seen in self.seen.items():
+                seen += untrue(at, rows[side], now[side])
+
+    def _ask(self) -> None:
+        """What ours says of each task; a run whose tasks have ended is not asked for again."""
+        for run_id in list(self.open):
+            tasks = self.ours.gateway.tasks(run_id)
+            self.told[OURS] |= {(run_id, one["task_index"], one["attempt"]): one["status"] for one in tasks}
+            if tasks and all(one["status"] in ENDED for one in tasks):
+                self.open.discard(run_id)
+
+
+class Broken(Faults):
+    """The faults of a cluster, beside those that every world has."""
+
+    def __init__(self, world: Jobs, seed: int, only: str) -> None:
+        super().__init__(world, seed, only)
+        self.kinds, self.nodes, self.cluster, self.admin = KINDS, world.nodes, world.cluster, world.cluster.admin
+        self.pods = world.pods
+
+    def _to_pods(self, label: str, do: Callable[[str], object]) -> Strike:
+        """To one of each side, when each has one that would go on for some time."""
+
+        def count(did: dict[str, float]) -> None:
+            living = [self.nodes.living(side, 2 * STOP_S) for side in SIDES]
+            if not did and all(living):
+                for boxes in living:
+                    do(pod := self.dice.choice(boxes).pod)
+                    did[f"pod {pod}"] = 1
+
+        return Strike(label, time.time() + 2 * STOP_S, lambda: None, count)
+
+    def _delete(self, label: str, whom: str) -> Strike:
+        return self._to_pods(label, lambda pod: self.admin.delete(f"{self.pods}/{pod}"))
+
+    def _evict(self, label: str, whom: str) -> Strike:
+        """As a drain does."""
+        body: dict[str, Any] = {"apiVersion": "policy/v1", "kind": "Eviction"}
+        at = f"{self.pods}/%s/eviction"
+        return self._to_pods(label, lambda pod: self.admin.post(at % pod, body | {"metadata": {"name": pod}}))
+
+    def _cut_off(self, label: str, whom: str) -> Strike:
+        """Nobody hears of the nodes; their containers go on, and end when their time has come."""
+        self.cluster.freeze("kwok")
+        self.nodes.cut, kwok = True, self.cluster.parts()["kwok"]
+
+        def count(did: dict[str, float]) -> None:
+            if self.nodes.cut and kwok.stands_still():
+                did["containers cut off"] = max(did.get("containers cut off", 0), len(self.nodes.living()))
+
+        def heal() -> None:
+            count(strike.did)
+            self.cluster.thaw("kwok")
+            self.nodes.cut = False
+
+        strike = Strike(label, time.time() + self.dice.uniform(15, 40), heal, count)
+        return strike
+
+    def _loss(self, label: str, whom: str) -> Strike:
+        """The machines of the nodes are off. When they are on again, their kubelets find the containers gone."""
+        self.cluster.kill("kwok")
+        lost, self.nodes.off = len(self.nodes.living()), True
+
+        def heal() -> None:
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            gone = {"exitCode": 137, "reason": "Error", "startedAt": now, "finishedAt": now}
+            one = {"name": CONTAINER, "state": {"terminated": gone, "running": None}}
+            for pod in self.admin.get(self.pods)["items"]:
+                if pod["status"]["phase"] == "Running":
+                    body = {"status": {"phase": "Failed", "containerStatuses": [one]}}
+                    self.admin.patch(f"{self.pods}/{pod['metadata']['name']}/status", body, kind="strategic-merge")
+            self.nodes.off = False
+            self.cluster.start_part("kwok")
+
+        until = time.time() + self.dice.uniform(15, 40)
+        return Strike(label, until, heal, lambda did: did.update({"containers gone": lost}))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.faults.jobs", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of pod'")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    world = Jobs(folder := Path(tempfile.mkdtemp(prefix="faults-")), chosen.seed)
+    with ExitStack() as undo:
+        world.begin(undo)
+        faults = Broken(world, chosen.seed, chosen.only)
+        storm(world, 60 * chosen.minutes, world.turn, faults.turn)
+        faults.finish()
+        world.say("the faults are over")
+        end = time.monotonic() + SETTLE_S
+        while (left := world.ours.open_runs()) and time.monotonic() < end:
+            storm(world, 1)
+        storm(world, 3)  # both are asked once more
+    wrong = [f"run {run_id} of ours never ended" for run_id in left]
+    for side in SIDES:
+        evidence = Evidence(faults=faults.done, seen=world.seen[side])
+        boxes = (box for box in world.nodes.boxes.values() if box.side == side)
+        evidence.processes = [Process(*b.name, 0, 0, 0, 0, {}, b.begun, b.over, None, None, []) for b in boxes]
+        wrong += statuses(evidence) if side == OURS else []
+        print(f"--- {side}, {world.count} crawls; in the end it says {dict(Counter(world.told[side].values()))}")
+        print("\n".join(table(figure(evidence))))
+    print(f"{world.unread} samples were not taken")
+    print("\n".join(f"WRONG: {text}" for text in wrong) or "nothing of ours was untrue for longer than looks take")
+    if not wrong:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
