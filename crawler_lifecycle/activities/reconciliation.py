@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from temporalio import activity
@@ -277,17 +278,18 @@ class LookStep:
 
         A task that has just begun has printed nothing that is worth a call; thousands may begin between two looks.
         """
-        fetched, after = 0, -1
-        while True:
-            page = self._looks.staged(self.fence, after, DETAILS_PAGE)
+        ended, page = list[TaskRef](), self._looks.staged(self.fence, -1, DETAILS_PAGE)
+        while page:
             seen = [(one.change.task_id, one.observation) for one in page if one.change.after.terminal]
-            refs = [TaskRef(task_id, one.index, one.attempt, one.uid) for task_id, one in seen]
-            details = self._cluster.details(self.fence.run, refs)
+            ended += [TaskRef(task_id, one.index, one.attempt, one.uid) for task_id, one in seen]
+            after, full = page[-1].observation.index, len(page) == DETAILS_PAGE
+            page = self._looks.staged(self.fence, after, DETAILS_PAGE) if full else []
+        # In one call: a cluster may have to list all tasks of the run for it. What it yields is written in pages.
+        found, fetched = iter(self._cluster.details(self.fence.run, ended)), 0
+        while details := list(islice(found, DETAILS_PAGE)):
             self._looks.save_details(self.fence, details)
             fetched += len(details)
-            if len(page) < DETAILS_PAGE:
-                return fetched
-            after = page[-1].observation.index
+        return fetched
 
     def apply(self, source: str, look: Look) -> None:
         """Apply what ``record`` has staged, with its details, in one go."""

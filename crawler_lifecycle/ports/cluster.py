@@ -8,7 +8,7 @@ changed or ended for the run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -24,8 +24,9 @@ from .runs import Deployed, Deployment, TaskRecord, TaskRef
 class TaskDetails(Protocol):
     """The debugging information about tasks."""
 
-    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Return debugging information about the tasks. A task is left out when nothing can be read about it."""
+    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> Iterable[Details]:
+        """Return debugging information about the tasks, perhaps read only while it is iterated. A task is left out when
+        nothing can be read about it."""
 
 
 class TaskLooks(TaskDetails, Protocol):

@@ -384,7 +384,7 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
     assert task.state == "created"
     one = ref(task, run_id)
     looked(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
-    KubernetesCluster(demo.api("worker-cluster")).details(run_ref(run_id), [one])
+    list(KubernetesCluster(demo.api("worker-cluster")).details(run_ref(run_id), [one]))
     control = KubernetesCluster(demo.api("worker-control"))
     control.stop(run_ref(run_id), one)
     looked(demo, "worker-control", run_id, one, Phase.ENDED)

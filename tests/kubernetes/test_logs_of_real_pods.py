@@ -77,7 +77,7 @@ class Pods:
     def details(self, task: TaskRef) -> Details:
         """What is to be kept of it. A node that is slow to hand out the log is asked again."""
         end = time.monotonic() + 150
-        while not (found := self.cluster.details(run_ref(7), [task])):
+        while not (found := list(self.cluster.details(run_ref(7), [task]))):
             assert time.monotonic() < end, "the log could not be read within 150 s"
         return found[0]
 
@@ -130,7 +130,7 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     assert ended.end is not None
     assert ended.end.exit_code == 11
     # The node removes the container at once. What it says in place of the log is none.
-    after = pods.cluster.details(run_ref(7), [stopping])
+    after = list(pods.cluster.details(run_ref(7), [stopping]))
     assert all((details.log_tail or "").endswith("last words\n") for details in after)
     part = PodLogs(pods.api).read(run_ref(7), stopping, None, 1000)
     assert part is not None

@@ -41,7 +41,7 @@ def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
     [seen] = harness.cluster.look(LATER, [harness.ref()]).observations
     assert (seen.phase, seen.uid, seen.name, seen.end) == (Phase.ABSENT, None, None, None)
     assert harness.uid_in_names or OURS.uid in (seen.reason or "")
-    assert harness.cluster.details(LATER, [harness.ref()]) == []
+    assert list(harness.cluster.details(LATER, [harness.ref()])) == []
     assert [source for source in harness.files.files(LATER, [harness.ref()]) if source.folder is not None] == []
 
 

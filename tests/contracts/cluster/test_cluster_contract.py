@@ -188,7 +188,7 @@ def test_counters_and_log_can_be_read(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()
     if not harness.logs:
-        assert harness.cluster.details(run_ref(RUN), [harness.ref(), harness.ref(3)]) == []
+        assert list(harness.cluster.details(run_ref(RUN), [harness.ref(), harness.ref(3)])) == []
         return
     [details] = harness.cluster.details(run_ref(RUN), [harness.ref(), harness.ref(3)])
     assert details.task_id == harness.ref().task_id

@@ -14,7 +14,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +42,8 @@ THREADS = 8
 LOOK_S = 5.0
 #: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits for them.
 KEPT_S, KEPT_EACH_S = 2.0, 0.05
+#: The most logs to store that are in memory at once, of at most 16 KiB each.
+LOGS_A_TURN = 500
 
 #: Limits for reading counters: pods of one look, and lines and bytes of a log. The larger limits are for a crawler that
 #: prints so much that the last line of our runner is not in the first part.
@@ -196,26 +198,26 @@ class DetailReader:
         self._absent_until = 0.0
         """The time until which we do not call the metrics API (monotonic)."""
 
-    def read(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Return the log tail (at most 16 KiB), counters, memory (bytes) and statistics of each task.
+    def read(self, run: RunRef, tasks: Sequence[TaskRef]) -> Iterator[Details]:
+        """Yield the log tail (at most 16 KiB), counters, memory (bytes) and statistics of each task.
 
-        Tasks without a log and without memory are left out. Raises ``ApiError`` when the pods cannot be listed.
+        Tasks without a log and without memory are left out. The pods are listed once, however many tasks there are;
+        their logs are read ``LOGS_A_TURN`` at a time. Raises ``ApiError`` when the pods cannot be listed.
         """
         if not tasks:
-            return []
+            return
         pods = pods_of_tasks(self._api, run, tasks)
         found = [(task, pod) for task in tasks if (pod := deciding_pod(pods[task])) is not None]
         memory = self._memory(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
-        tails = self._tails.to_keep([pod for _, pod in found])
-        details = []
-        for (task, pod), kept in zip(found, tails, strict=True):
-            tail, statistics = kept or (None, None)
-            counters, peak = _last_words(pod, tail)
-            peaks = [value for value in (peak, memory.get(pod.metadata.name)) if value is not None]
-            # Without a log and memory we know no more than an observation, and earlier details must stay.
-            if tail is not None or peaks:
-                details.append(Details(task.task_id, tail, counters, max(peaks, default=None), statistics))
-        return details
+        for begin in range(0, len(found), LOGS_A_TURN):
+            turn = found[begin : begin + LOGS_A_TURN]
+            for (task, pod), kept in zip(turn, self._tails.to_keep([pod for _, pod in turn]), strict=True):
+                tail, statistics = kept or (None, None)
+                counters, peak = _last_words(pod, tail)
+                peaks = [value for value in (peak, memory.get(pod.metadata.name)) if value is not None]
+                # Without a log and memory we know no more than an observation, and earlier details must stay.
+                if tail is not None or peaks:
+                    yield Details(task.task_id, tail, counters, max(peaks, default=None), statistics)
 
     def _memory(self, selector: str, pods: Collection[str]) -> dict[str, int]:
         """Return the bytes that running pods use, as far as the metrics API knows them.

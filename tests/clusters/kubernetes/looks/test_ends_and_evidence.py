@@ -240,7 +240,7 @@ def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: p
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
     world.server.faults.add("GET", "/log", fault, times=None)
-    assert world.cluster.details(run_ref(RUN), [world.ref()]) == []
+    assert list(world.cluster.details(run_ref(RUN), [world.ref()])) == []
 
 
 def test_a_crawlers_own_word_about_its_log_file_is_kept(world: World) -> None:
@@ -255,7 +255,7 @@ def test_a_task_that_waits_has_no_log_and_none_is_asked_for(world: World) -> Non
     world.deploy(started=False)
     world.server.pod_waits(world.name(), "ImagePullBackOff")
     world.forget_calls()
-    assert world.cluster.details(run_ref(RUN), [world.ref()]) == []
+    assert list(world.cluster.details(run_ref(RUN), [world.ref()])) == []
     assert world.calls("GET", "/log") == 0
 
 
@@ -263,7 +263,7 @@ def test_details_of_an_unreadable_cluster_are_an_error(world: World) -> None:
     world.deploy()
     world.server.faults.add("GET", r"/pods\?", Answer(503))
     with pytest.raises(ClusterUnavailable):
-        world.cluster.details(run_ref(RUN), [world.ref()])
+        list(world.cluster.details(run_ref(RUN), [world.ref()]))
 
 
 def test_the_log_of_another_row_is_not_read(world: World) -> None:
@@ -280,7 +280,7 @@ def test_the_log_of_another_row_is_not_read(world: World) -> None:
 def test_the_pod_of_another_job_has_nothing_to_say(world: World) -> None:
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
-    assert world.cluster.details(run_ref(RUN), [replace(world.ref(), uid="another")]) == []
+    assert list(world.cluster.details(run_ref(RUN), [replace(world.ref(), uid="another")])) == []
 
 
 @pytest.mark.parametrize(
@@ -582,15 +582,30 @@ def test_the_life_of_a_task_is_five_calls(world: World) -> None:
     """Beside what all tasks of a run share: the lists of looks, of details, and of letting go."""
     world.deploy(10)
     refs = [world.ref(index) for index in range(10)]
-    world.cluster.details(run_ref(RUN), refs)
+    list(world.cluster.details(run_ref(RUN), refs))
     for index in range(10):
         world.server.pod_ends(world.name(index), 0)
-    world.cluster.details(run_ref(RUN), refs)
+    list(world.cluster.details(run_ref(RUN), refs))
     assert len(world.finalizers.kept()) == 10
     world.finalizers.release(run_ref(RUN), refs)
     shared = world.calls("GET", r"/(jobs|pods)\?")
     assert world.calls() - shared == 50
     assert shared <= 9
+
+
+def test_the_details_of_many_take_one_list_and_are_read_in_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of 10,000 pods costs seconds, and as many logs are 160 MB."""
+    monkeypatch.setattr("crawler_lifecycle.clusters.kubernetes.looks.details.LOGS_A_TURN", 3)
+    world.deploy(10)
+    for index in range(10):
+        world.server.pod_prints(world.name(index), b"done\n")
+        world.server.pod_ends(world.name(index), 0)
+    lists = world.calls("GET", r"/pods\?")
+    found = iter(world.cluster.details(run_ref(RUN), [world.ref(index) for index in range(10)]))
+    next(found)
+    assert world.calls("GET", "/log") == 3
+    assert len(list(found)) == 9
+    assert world.calls("GET", r"/pods\?") == lists + 1
 
 
 def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:

@@ -481,7 +481,7 @@ def test_a_task_that_was_never_offered_is_not_what_has_its_name(world: World) ->
     seen = world.look(stranger).observations[0]
     assert (seen.phase, seen.uid, seen.end) == (Phase.ABSENT, None, None)
     assert seen.reason == (f"Another Job ({world.uids[0]}) has its name and belongs to task 100; this is task 999999")
-    assert world.cluster.details(run_ref(RUN), [stranger]) == []
+    assert list(world.cluster.details(run_ref(RUN), [stranger])) == []
     own = world.look(world.without_uid()).observations[0]
     assert (own.phase, own.uid) == (Phase.ENDED, world.uids[0]), "the answer to its creation was lost"
 
