@@ -229,6 +229,7 @@ def crawled_in_part(world: World) -> Iterator[int]:
         yield run
 
 
+@pytest.mark.slow
 def test_a_stopped_scrapy_crawl_goes_on_where_it_was(world: World) -> None:
     with crawled_in_part(world) as run:
         world.gateway.stop(run)
