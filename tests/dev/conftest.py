@@ -18,9 +18,25 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
     stack.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """One stack for the tests of a module, which leave it as whole as they found it."""
-    stack = Dev(tmp_path_factory.mktemp("dev") / "state")
+    """One stack for the tests of this folder, which leave it as whole as they found it. It speaks scrapyd's dialect."""
+    stack = Dev(tmp_path_factory.mktemp("dev") / "state", env={"LIFECYCLE_GATEWAY__SCRAPYD": "true"})
+    yield stack.start()
+    stack.close()
+
+
+@pytest.fixture(scope="package")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """One that serves a person's own pages, beside a catalogue of theirs, and delivers to folders of theirs.
+
+    Of these an option names one and the environment the other.
+    """
+    folder = tmp_path_factory.mktemp("serving")
+    (folder / "pages").mkdir()
+    (folder / "pages" / "index.html").write_text("<p>private</p>")
+    (folder / "crawlers.yaml").write_text("- {name: quick, kind: command, command: ['true']}\n")
+    options = ("--ports", "free", "--site", "pages", "--events", (folder / "told.jsonl").as_uri())
+    stack = Dev(folder / ".crawl", options, env={"LIFECYCLE_ARCHIVE__URL": (folder / "zips").as_uri()})
     yield stack.start()
     stack.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.stack import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +92,11 @@ class Dev:
             yield
         finally:
             os.kill(site, signal.SIGCONT)
+
+    def crawlers(self) -> list[str]:
+        """The names of the catalogue as the gateway knows it, which is asked without a process of its own."""
+        with Gateway(self.known["gateway"]) as gateway:
+            return [str(row["name"]) for row in gateway.rows("/v1/crawlers")]
 
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Call ``crawlctl`` against this stack."""

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,13 +154,21 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
 
     # A worker that is killed stays on the server's list for minutes; ten seconds are enough to tell, and also when it
     # had not yet sent its first heartbeat.
-    env |= {"LIFECYCLE_WORKER__HEALTH_PORT": "0", "LIFECYCLE_SCHEDULER__URL": running.known["scheduler"]}
+    port = processes.free_port()
+    env |= {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_SCHEDULER__URL": running.known["scheduler"]}
     with subprocess.Popen([*CRAWLCTL, "worker"], env=os.environ | env, cwd=running.state_dir.parent) as worker:
         try:
+            # A doctor takes more than a second of a processor: none is asked before it can know.
+            wait_until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
             wait_until(lambda: "polling" in doctor()["workers"])
         finally:
             worker.kill()
-    wait_until(lambda: doctor()["workers"].startswith("bad: no worker of the role plans polls"))
+    killed = time.monotonic()
+    wait_until(
+        lambda: (
+            time.monotonic() > killed + 9 and doctor()["workers"].startswith("bad: no worker of the role plans polls")
+        )
+    )
     assert re.search(r": last seen (8|9|\d\d) s ago", doctor()["workers"])
 
 
@@ -205,16 +214,18 @@ DEVIATIONS = {
 }
 
 
-def test_crawlers_are_checked_against_the_contract(running: Dev) -> None:
+def test_crawlers_are_checked_against_the_contract(running: Dev, request: pytest.FixtureRequest) -> None:
     """The four at the same time: each waits for its counters most of the time."""
-    catalogue, project = running.state_dir / "crawlers.yaml", running.state_dir / "contract"
+    catalogue, project = running.state_dir / "crawlers.yaml", running.state_dir.parent / "contract"
     project.mkdir()
     shutil.copy(Path(__file__).with_name("contract_crawler.py"), project)
     entry = "- {{name: {0}, kind: command, project: {1}, command: [python, contract_crawler.py, {0}], {2}}}\n"
     grace = {"deaf": "limits: {stop_grace_s: 1}, "}
     entries = [entry.format(how, project, f"{grace.get(how, '')}resumable: true") for how in DEVIATIONS]
-    catalogue.write_text(catalogue.read_text() + "".join(entries))
-    wait_until(lambda: "forgetful" in running.crawlctl("crawler", "list", "-o", "name").stdout)
+    before = catalogue.read_text()
+    catalogue.write_text(before + "".join(entries))
+    request.addfinalizer(lambda: catalogue.write_text(before))
+    wait_until(lambda: "forgetful" in running.crawlers())
 
     def check(how: str) -> subprocess.CompletedProcess[str]:
         return running.crawlctl("crawler", "check", how, "-o", "json", check=False)

@@ -71,18 +71,14 @@ class Products(scrapy.Spider):
     def parse(self, response):
         yield {"title": response.css("title::text").get()}
 """
-CASES = [("**A Scrapy project**", "pen"), ("**A Python program**", "ink"), ("**It fails?**", "named 'bs5'")]
-CASES += [("**A Node program**", "nib")] if shutil.which("node") else []
+#: How each case of the page begins, and what its last command tells.
+CASES = {"**A Scrapy project**": "pen", "**A Python program**": "ink", "**It fails?**": "named 'bs5'"}
+CASES |= {"**A Node program**": "nib"} if shutil.which("node") else {}
 
 
-@pytest.mark.parametrize(("begin", "told"), CASES)
-def test_the_readers_own_case(empty: Dev, begin: str, told: str) -> None:
-    """The first lines of docs/crawlers.md, typed as they stand."""
+def test_the_readers_own_cases(empty: Dev) -> None:
+    """The first lines of docs/crawlers.md, typed as they stand, in one stack: it reads each catalogue when it comes."""
     page = (ROOT / "docs" / "crawlers.md").read_text()
-    case = page[page.index(begin) :]
-    typed = [line.removeprefix("$ ") for line in case.partition("```console\n")[2].partition("```")[0].splitlines()]
-    typed = [line for line in typed if not line.startswith("#")]
-    assert [words.split()[:2] for words in typed[1:3]] == [["crawlctl", word] for word in ("dev", "start")]
     here = empty.state_dir.parent
     (here / "shop" / "shop").mkdir(parents=True)
     (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
@@ -91,26 +87,37 @@ def test_the_readers_own_case(empty: Dev, begin: str, told: str) -> None:
     (here / "broken.py").write_text("import bs5\n")
     for name, language in (("fetch.py", "python"), ("fetch.js", "js")):
         (here / name).write_text(page.partition(f"```{language}\n")[2].partition("```")[0])
-    subprocess.run(["sh", "-c", typed[0]], cwd=here, check=True, timeout=ANSWER_S)
-    empty.start()
-    for line, more in ((typed[2], ["--poll-minutes", "0.02"]), (typed[3], [])):
-        command = [sys.executable, "-m", "crawler_lifecycle.cli", *line.split()[1:], *more]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=here, timeout=ANSWER_S)
-        failed = "broken" in line
-        assert done.returncode == (5 if failed else 0), (line, done.stderr)
-    assert told in done.stdout
-    [run] = json.loads(empty.crawlctl("list", "-o", "json").stdout)["runs"]
-    assert run["items"] == (None if "broken" in typed[2] else 1)
+    for number, (begin, told) in enumerate(CASES.items(), 1):
+        case = page[page.index(begin) :]
+        lines = [line.removeprefix("$ ") for line in case.partition("```console\n")[2].partition("```")[0].splitlines()]
+        typed = [line for line in lines if not line.startswith("#")]
+        assert [words.split()[:2] for words in typed[1:3]] == [["crawlctl", word] for word in ("dev", "start")]
+        subprocess.run(["sh", "-c", typed[0]], cwd=here, check=True, timeout=ANSWER_S)
+        if number == 1:
+            empty.start()
+        crawler = typed[2].split()[2]
+        wait_until(lambda name=crawler: empty.crawlers() == [name])
+        last = typed[3].replace("items 1", f"items {number}")
+        for line, more in ((typed[2], ["--poll-minutes", "0.02"]), (last, [])):
+            command = [sys.executable, "-m", "crawler_lifecycle.cli", *line.split()[1:], *more]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=here, timeout=ANSWER_S)
+            assert done.returncode == (5 if "start broken" in line else 0), (line, done.stderr)
+        assert told in done.stdout
+        run = json.loads(empty.crawlctl("list", "-o", "json").stdout)["runs"][0]
+        assert (run["run_id"], run["items"]) == (number, None if crawler == "broken" else 1)
 
 
-def test_beside_a_catalogue_of_ones_own(empty: Dev) -> None:
-    catalogue = empty.state_dir.parent / "crawlers.yaml"
-    catalogue.write_text("- {name: mine, kind: command, command: ['true']}\n")
-    empty.start("--site", "pages")
-    assert set(empty.crawlctl("crawler", "list", "-o", "name").stdout.split()) == {"mine", "site"}
+def test_beside_a_catalogue_of_ones_own(serving: Dev) -> None:
+    catalogue = serving.state_dir.parent / "crawlers.yaml"
+    before = catalogue.read_text()
+    assert set(serving.crawlctl("crawler", "list", "-o", "name").stdout.split()) == {"quick", "site"}
     catalogue.write_text("- {name: site, kind: command, command: ['false']}\n")  # read again, and it wins
-    wait_until(lambda: empty.crawlctl("crawler", "list", "-o", "name").stdout.split() == ["site"])
-    assert json.loads(empty.crawlctl("crawler", "describe", "site", "-o", "json").stdout)["kind"] == "command"
+    try:
+        wait_until(lambda: serving.crawlers() == ["site"])
+        assert json.loads(serving.crawlctl("crawler", "describe", "site", "-o", "json").stdout)["kind"] == "command"
+    finally:
+        catalogue.write_text(before)
+    wait_until(lambda: set(serving.crawlers()) == {"quick", "site"})
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,10 @@ leave(asyncio.run(main()))
 """
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
-#: How often: how a program leaves is proved by thirty of them, so these two show that each command leaves that way; and
-#: the whole thirty in the long run of the suite.
+#: How often: how a program leaves is proved by many of one, so these show that each command leaves that way; and the
+#: whole thirty in the long run of the suite.
 TIMES = [pytest.param(2), pytest.param(30, marks=pytest.mark.slow)]
+ONCE = [pytest.param(1), pytest.param(30, marks=pytest.mark.slow)]
 
 
 def _environment(running: Dev) -> dict[str, str]:
@@ -60,14 +61,16 @@ def _all(times: int, one: Callable[[int], object], at_once: int = 4) -> set[obje
         return set(pool.map(one, range(times)))
 
 
-def test_thirty_programs_leave_with_their_own_code(running: Dev) -> None:
+@pytest.mark.parametrize("times", [10, pytest.param(30, marks=pytest.mark.slow)])
+def test_programs_leave_with_their_own_code(running: Dev, times: int) -> None:
+    """All of ten without the helper: one in sixty."""
     program = PROGRAM.format(address=running.known["temporal"])
 
     def run(_: int) -> tuple[int, str, str]:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=os.environ)
         return done.returncode, done.stdout, done.stderr
 
-    assert _all(30, run) == {(7, "listed True\n", "")}
+    assert _all(times, run) == {(7, "listed True\n", "")}
 
 
 @pytest.mark.parametrize("times", TIMES)
@@ -89,7 +92,7 @@ def test_short_programs(running: Dev, words: tuple[str, ...], code: int, times: 
     assert _all(times, run, 3) == {code}
 
 
-@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("times", ONCE)
 @pytest.mark.parametrize(("words", "prefix"), [(("worker", "export"), "WORKER__HEALTH_"), (("gateway",), "GATEWAY__")])
 def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], prefix: str, times: int) -> None:
     env = _environment(running)

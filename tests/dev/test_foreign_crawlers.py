@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -179,15 +178,6 @@ def test_exit_codes_of_browsertrix_mean_what_the_page_says(dev: Dev) -> None:
             (task,) = gateway.tasks(number)
         ends[options] = (task["exit_code"], found["status"], found["outcome"])
     assert ends == ENDS
-
-
-def test_no_browser_outlives_its_task() -> None:
-    """Six ways to end it; `python -m tools.soak.browsers` plays hundreds."""
-    executable()
-    played = subprocess.run(
-        [sys.executable, "-m", "tools.soak.browsers", "--times", "6"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (played.returncode, played.stdout.splitlines()[-1]) == (0, "0 processes left"), played.stdout + played.stderr
 
 
 @pytest.mark.slow

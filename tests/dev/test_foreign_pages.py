@@ -6,10 +6,7 @@ The ports are those that the system says the stack's processes listen on, so tha
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.dev.dev_support import Dev
 
@@ -17,17 +14,6 @@ EVIL = "http://evil.example"
 PATHS = ("/", "/index.html", "/healthz", "/readyz", "/metrics", "/v1/runs", "/v1/crawlers", "/v1/deployments/onetime")
 TEMPORAL_PATHS = ("/api/v1/namespaces/default/workflows/x", "/namespaces/default/workflows/x")
 START = b'{"workflowType": {"name": "CrawlerLifecycleWorkflow"}, "taskQueue": {"name": "crawler-lifecycle"}}'
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """A stack that serves a person's own pages."""
-    folder = tmp_path_factory.mktemp("foreign")
-    (folder / "pages").mkdir()
-    (folder / "pages" / "index.html").write_text("<p>private</p>")
-    dev = Dev(folder / "state", ("--ports", "free", "--site", str(folder / "pages")))
-    yield dev.start()
-    dev.close()
 
 
 def _family(root: int) -> set[int]:
@@ -89,10 +75,10 @@ def _is_counters(port: int) -> bool:
     return status == 200 and b"# TYPE " in body
 
 
-def test_no_port_is_of_use_to_a_foreign_page(stack: Dev) -> None:
-    assert stack.process is not None
-    known = stack.known
-    addresses = _listening(_family(stack.process.pid))
+def test_no_port_is_of_use_to_a_foreign_page(serving: Dev) -> None:
+    assert serving.process is not None
+    known, before = serving.known, serving.crawlctl("list", "-o", "name").stdout
+    addresses = _listening(_family(serving.process.pid))
     assert {host for host, _ in addresses} == {"127.0.0.1"}
     ports = {port for _, port in addresses}
     ours = {int(str(known[name]).rpartition(":")[2]) for name in ("gateway", "scheduler", "worker", "site", "temporal")}
@@ -122,20 +108,13 @@ def test_no_port_is_of_use_to_a_foreign_page(stack: Dev) -> None:
         for path in ("/", *PATHS, *TEMPORAL_PATHS):
             if path != "/metrics":
                 assert _ask(port, "POST", path, "127.0.0.1", EVIL, START)[0] in (404, 405)
-    assert stack.crawlctl("list", "-o", "name").stdout == ""
+    assert serving.crawlctl("list", "-o", "name").stdout == before
 
 
-def test_programs_of_this_machine_and_the_gateways_own_page_are_answered(stack: Dev) -> None:
+def test_programs_of_this_machine_and_the_gateways_own_page_are_answered(serving: Dev) -> None:
     for name, path in (("gateway", "/v1/runs"), ("scheduler", "/v1/crawlers"), ("worker", "/readyz"), ("site", "/")):
-        port = int(stack.known[name].rpartition(":")[2])
+        port = int(serving.known[name].rpartition(":")[2])
         assert _ask(port, "GET", path, f"127.0.0.1:{port}", None)[0] == 200, name
         assert _ask(port, "GET", path, f"localhost:{port}", None)[0] == 200, name
-    gateway = int(stack.known["gateway"].rpartition(":")[2])
+    gateway = int(serving.known["gateway"].rpartition(":")[2])
     assert _ask(gateway, "GET", "/v1/runs", f"127.0.0.1:{gateway}", f"http://127.0.0.1:{gateway}")[0] == 200
-
-
-def test_the_ui_is_there_when_it_is_asked_for(dev: Dev) -> None:
-    dev.start("--ui")
-    port = int(dev.known["temporal_ui"].rpartition(":")[2])
-    assert _ask(port, "GET", "/", f"127.0.0.1:{port}", None)[0] == 200
-    assert "web UI     http://127.0.0.1" in dev.spoken

@@ -20,18 +20,11 @@ PROJECT = "default"
 SLOW = {"delay": "60"}
 
 
-def test_python_scrapyd_api_and_scrapyd_client_from_schedule_to_finished(tmp_path: Path) -> None:
-    dev = Dev(tmp_path / "state", env={"LIFECYCLE_GATEWAY__SCRAPYD": "true"})
-    try:
-        dev.start()
-        url = dev.known["gateway"]
-        _python_scrapyd_api(ScrapydAPI(url, timeout=60))
-        _scrapyd_client(ScrapydClient(url))
-        _command(url, tmp_path)
-    finally:
-        if dev.process is not None and dev.process.poll() is None:
-            dev.end()
-        dev.close()
+def test_python_scrapyd_api_and_scrapyd_client_from_schedule_to_finished(running: Dev, tmp_path: Path) -> None:
+    url = running.known["gateway"]
+    _python_scrapyd_api(ScrapydAPI(url, timeout=60))
+    _scrapyd_client(ScrapydClient(url))
+    _command(url, tmp_path)
 
 
 def _python_scrapyd_api(api: ScrapydAPI) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -20,33 +19,22 @@ from crawler_lifecycle.cli.problems import CommandFailed
 from tests.dev.dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """A stack that delivers to folders of ours, of which an option names one and the environment the other."""
-    folder = tmp_path_factory.mktemp("beside")
-    (folder / "crawlers.yaml").write_text("- {name: quick, kind: command, command: ['true']}\n")
-    options = ("--ports", "free", "--services", "4", "--events", (folder / "told.jsonl").as_uri())
-    dev = Dev(folder / ".crawl", options, env={"LIFECYCLE_ARCHIVE__URL": (folder / "zips").as_uri()})
-    yield dev.start()
-    dev.close()
-
-
 def _clean(**more: str) -> dict[str, str]:
     """An environment that names no system."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("LIFECYCLE_", "TEMPORAL_"))} | more
 
 
-def _status(stack: Dev, run_id: str) -> str:
-    return str(json.loads(stack.crawlctl("describe", run_id, "-o", "json").stdout)["status"])
+def _status(serving: Dev, run_id: str) -> str:
+    return str(json.loads(serving.crawlctl("describe", run_id, "-o", "json").stdout)["status"])
 
 
-def test_it_delivers_where_it_was_told_to(stack: Dev) -> None:
-    run_id = stack.crawlctl("start", "quick", "--poll-minutes", "0.02", "-o", "name").stdout.strip()
-    zips, told = stack.state_dir.parent / "zips", stack.state_dir.parent / "told.jsonl"
+def test_it_delivers_where_it_was_told_to(serving: Dev) -> None:
+    run_id = serving.crawlctl("start", "quick", "--poll-minutes", "0.02", "-o", "name").stdout.strip()
+    zips, told = serving.state_dir.parent / "zips", serving.state_dir.parent / "told.jsonl"
     wait_until(lambda: told.is_file() and f'"run_id":{run_id}' in told.read_text().replace(" ", ""))
     wait_until(lambda: list(zips.rglob("*.zip")))
-    assert not (stack.state_dir / "archive").exists()
-    assert not (stack.state_dir / "events.jsonl").exists()
+    assert not (serving.state_dir / "archive").exists()
+    assert not (serving.state_dir / "events.jsonl").exists()
 
 
 @pytest.mark.parametrize("option", ["--archive", "--events"])
@@ -59,27 +47,27 @@ def test_a_place_that_nothing_can_go_to_is_refused(tmp_path: Path, option: str) 
     dev.close()
 
 
-def test_a_start_while_the_scheduler_service_is_away_is_deployed_when_it_is_back(stack: Dev) -> None:
-    stack.crawlctl("crawler", "list")
-    scheduler = stack.known["processes"]["scheduler"]
+def test_a_start_while_the_scheduler_service_is_away_is_deployed_when_it_is_back(serving: Dev) -> None:
+    serving.crawlctl("crawler", "list")
+    scheduler = serving.known["processes"]["scheduler"]
     os.kill(scheduler, signal.SIGSTOP)
     try:
         until = time.monotonic() + PATIENCE_S
         while (
             "does not answer"
-            not in (started := stack.crawlctl("start", "quick", "--poll-minutes", "0.02", "-o", "name")).stderr
+            not in (started := serving.crawlctl("start", "quick", "--poll-minutes", "0.02", "-o", "name")).stderr
         ):
             assert time.monotonic() < until, "the catalogue of before is taken for fresh"
         assert "s ago, and is deployed when the service answers again" in started.stderr
-        assert _status(stack, started.stdout.strip()) in ("INITIALIZING", "PROCESSING")
+        assert _status(serving, started.stdout.strip()) in ("INITIALIZING", "PROCESSING")
     finally:
         os.kill(scheduler, signal.SIGCONT)
-    wait_until(lambda: _status(stack, started.stdout.strip()) == "COMPLETED")
+    wait_until(lambda: _status(serving, started.stdout.strip()) == "COMPLETED")
 
 
-def test_a_gateway_in_its_folder_joins_it_and_says_so(stack: Dev) -> None:
-    run_id = stack.crawlctl("start", "quick", "-o", "name").stdout.strip()
-    below = stack.state_dir.parent / "below"
+def test_a_gateway_in_its_folder_joins_it_and_says_so(serving: Dev) -> None:
+    run_id = serving.crawlctl("start", "quick", "-o", "name").stdout.strip()
+    below = serving.state_dir.parent / "below"
     below.mkdir()
     said = below / "said.txt"
     with said.open("w") as sink:
@@ -91,7 +79,7 @@ def test_a_gateway_in_its_folder_joins_it_and_says_so(stack: Dev) -> None:
         )
     try:
         wait_until(lambda: "listens on http://" in said.read_text())
-        assert f"gateway: joins the stack of {stack.state_dir}/dev.json" in said.read_text()
+        assert f"gateway: joins the stack of {serving.state_dir}/dev.json" in said.read_text()
         url = said.read_text().partition("listens on ")[2].split()[0].strip('",')
         with httpx.Client(base_url=url, trust_env=False, timeout=ANSWER_S) as http:
             wait_until(lambda: http.get("/readyz").status_code == 200)

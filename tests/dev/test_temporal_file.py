@@ -32,8 +32,9 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-def test_killed_at_any_moment_of_the_first_start(tmp_path: Path) -> None:
-    for milliseconds in range(40, 400, 40):
+@pytest.mark.parametrize("every", [120, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_of_the_first_start(tmp_path: Path, every: int) -> None:
+    for milliseconds in range(40, 400, every):
         file = tmp_path / f"{milliseconds}.db"
         server = _started(file, processes.free_port())
         time.sleep(milliseconds / 1000)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +13,30 @@ from tests.e2e.world import World
 TABLE = pytest.StashKey[list[str]]()
 
 
+HERE = Path(__file__).resolve().parent
+#: Of this folder: one that adds tasks to its own run, and one that goes on where it was.
+CRAWLERS = [
+    {"name": "shelves", "command": ["python", "shelves.py"], "args": {"shelf": {"required": False}}},
+    {
+        "name": "steps",
+        "command": ["python", "steps.py"],
+        "args": {"journal": {"required": True}},
+        "items": False,
+        "resumable": True,
+    },
+]
+
+
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Up with room for many tasks at once; nothing of it, crawls included, outlives the tests."""
+    folder = tmp_path_factory.mktemp("e2e")
+    own = [{**entry, "kind": "command", "project": str(HERE)} for entry in CRAWLERS]
+    (folder / "more.yaml").write_text(json.dumps(own))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "16")
-        world = World(tmp_path_factory.mktemp("e2e") / "state")
+        patch.setenv("LIFECYCLE_MORE_CRAWLERS", str(folder / "more.yaml"))
+        world = World(folder / "state")
         try:
             world.start()
             yield world

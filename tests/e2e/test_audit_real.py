@@ -201,6 +201,7 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
     settled(stack)
 
 
+@pytest.mark.slow
 def test_a_run_whose_starter_died_is_started(stack: World) -> None:
     """The row was committed, and then the gateway was gone."""
     stack.healthy()

@@ -15,7 +15,7 @@ from tests.e2e.world import QUICK, World, until
 from tests.support.mariadb import MariaDb, running_mariadb
 
 POOLS = {"narrow": {"max": 2}, "single": {"max": 1}, "wide": {"weight": 1}}
-SLOTS, TASKS = 5, 12
+SLOTS, TASKS = 5, 6
 _NAP = """
 import json, os, time
 args = json.loads(os.environ["CRAWL_ARGS"])

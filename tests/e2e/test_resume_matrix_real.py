@@ -28,7 +28,7 @@ from tests.e2e.world import ENDLESS, QUICK, Row, World, until
 
 SOME = {"max_pages": "60", "delay": "0.15"}
 #: Scrapy, slow enough to be stopped in the middle of it.
-SLOW: Row = {"crawler": "operations", "args": {"max_pages": "30"}, "settings": {"DOWNLOAD_DELAY": "0.4"}}
+SLOW: Row = {"crawler": "operations", "args": {"max_pages": "20"}, "settings": {"DOWNLOAD_DELAY": "0.4"}}
 
 
 # --- what every test does --------------------------------------------------------------------------------------------
@@ -117,6 +117,7 @@ def test_what_executes_is_adopted(world: World) -> None:
     assert rows(world, run) == [(0, 1, "CANCELLED", False)]
 
 
+@pytest.mark.slow
 def test_of_several_tasks_only_those_are_started_that_have_to_be(world: World) -> None:
     """One executes, one was killed while nobody looked, one waits for its turn."""
     with world.site_stands_still():
@@ -198,6 +199,7 @@ def test_resumed_twice_at_once(world: World) -> None:
     proved(world, run, "FAILED", "cancelled", 2)
 
 
+@pytest.mark.slow
 def test_a_completed_run_is_executed_again_only_on_demand(world: World) -> None:
     # One page after the other: which service comes first decides which three operations are crawled.
     one_by_one = {"CONCURRENT_REQUESTS": "1"}
@@ -227,6 +229,7 @@ def crawled_in_part(world: World) -> Iterator[int]:
         yield run
 
 
+@pytest.mark.slow
 def test_a_stopped_scrapy_crawl_goes_on_where_it_was(world: World) -> None:
     with crawled_in_part(world) as run:
         world.gateway.stop(run)
@@ -242,6 +245,7 @@ def test_a_stopped_scrapy_crawl_goes_on_where_it_was(world: World) -> None:
     says(world, run, WENT_ON, True)
 
 
+@pytest.mark.slow
 def test_a_killed_scrapy_crawl_begins_anew(world: World) -> None:
     """Its state cannot be trusted, and the run says so."""
     with crawled_in_part(world) as run:

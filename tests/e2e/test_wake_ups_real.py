@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The ladder is ten hours long: what ends here, ends because somebody noticed.
 NEVER = {"poll_minutes": [600], "limits": {"start_check_s": 0.3}}
 SOME = {"max_pages": "12", "delay": "0.1"}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world = World(tmp_path_factory.mktemp("e2e-wake-ups") / "state")
-    try:
-        world.start()
-        yield world
-    finally:
-        world.end()
 
 
 def wake_ups(world: World, name: str = "worker") -> dict[str, object]:

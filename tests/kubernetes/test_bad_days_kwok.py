@@ -49,7 +49,9 @@ async def stopped(kube: KubeLab, handle: object, run_id: int, meanwhile: Callabl
     return result
 
 
-@pytest.mark.parametrize(("hard", "status"), [("count/jobs.batch", "QUEUED"), ("pods", "PENDING")])
+@pytest.mark.parametrize(
+    ("hard", "status"), [pytest.param("count/jobs.batch", "QUEUED", marks=pytest.mark.slow), ("pods", "PENDING")]
+)
 async def test_a_stop_while_a_quota_is_zero(kube: KubeLab, hard: str, status: str) -> None:
     """Nothing was made, or a Job without a pod: there is nothing to wait for."""
     kube.knows(QUICKLY)

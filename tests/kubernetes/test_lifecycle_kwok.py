@@ -20,6 +20,8 @@ from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 QUICKLY = scripted(run_for="1s", message=FINISHED)
+#: What ``real/test_ends_on_real_kubelet.py`` proves with a container.
+ON_A_REAL_NODE = pytest.mark.slow
 #: Runs until it is stopped, and says then what our runner would say.
 ENDLESS = scripted(stop_code="11", message=SHUTDOWN)
 
@@ -52,6 +54,7 @@ async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
     assert all(labels.SETTLED in pod["metadata"]["labels"] for pod in kube.pods())
 
 
+@ON_A_REAL_NODE
 async def test_a_failure_with_its_cause(kube: KubeLab) -> None:
     kube.knows(scripted(run_for="500ms", exit_code="137", reason="OOMKilled"))
     result = await kube.lab.ended(await kube.lab.start(request()))
@@ -61,6 +64,7 @@ async def test_a_failure_with_its_cause(kube: KubeLab) -> None:
     assert "Out of memory" in (task.cause or "")
 
 
+@ON_A_REAL_NODE
 async def test_a_stop_keeps_exit_code_and_summary(kube: KubeLab) -> None:
     kube.knows(ENDLESS)
     handle = await kube.lab.start(request(tasks=[{}] * 2))
@@ -73,6 +77,7 @@ async def test_a_stop_keeps_exit_code_and_summary(kube: KubeLab) -> None:
     await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], [])), "let go of, they are gone"
 
 
+@ON_A_REAL_NODE
 async def test_a_forced_stop(kube: KubeLab) -> None:
     kube.knows(scripted(stop_after="200ms", stop_code="137"))
     handle = await kube.lab.start(request())
@@ -121,6 +126,7 @@ async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
     assert len(kube.jobs()) == 1
 
 
+@ON_A_REAL_NODE
 async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
     kube.knows(scripted())
     handle = await kube.lab.start(request())

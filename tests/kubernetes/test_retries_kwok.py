@@ -25,7 +25,7 @@ from tests.kubernetes.worlds import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-TASKS, SEED = 90, 7
+TASKS, SEED = 30, 7
 REPAIR = {"key": "example.com/repair", "effect": "NoExecute", "value": "today"}
 
 

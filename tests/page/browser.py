@@ -148,9 +148,9 @@ class Visitor:
         self.faults += [f"{where}: too wide: {found}" for found in page.evaluate(TOO_WIDE)]
 
     def leave(self) -> None:
-        """Let axe-core see what is still open, and close it. Raises what was noted."""
+        """Let axe-core see what is still open, each address once, and close it. Raises what was noted."""
         if self.scripted:
-            for page in self.context.pages:
+            for page in {page.url: page for page in self.context.pages}.values():
                 if page.url.startswith(self.origin):
                     self.look(page)
         self.context.close()

@@ -7,6 +7,7 @@ import re
 import uuid
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.world import World, until
@@ -60,6 +61,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
     expect(page.get_by_role("main")).not_to_contain_text("the shop moves")
 
 
+@pytest.mark.slow
 def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor: Visitor) -> None:
     due = datetime.fromtimestamp((datetime.now(UTC).timestamp() + 12) // 10 * 10, UTC)
     times = {"every_s": 10, "catch_up_s": 10, "start_at": due.isoformat(), "end_at": due.isoformat()}

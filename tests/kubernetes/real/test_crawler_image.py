@@ -371,6 +371,7 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": os.enviro
     assert namespace.ended()[1]["message"] == str(200 * 2**20)
 
 
+@pytest.mark.slow
 def test_a_deaf_crawler_is_killed_by_the_runner_and_its_last_words_survive(namespace: Namespace) -> None:
     code = """
 import os, signal, time
