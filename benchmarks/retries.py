@@ -51,6 +51,8 @@ class Watches:
         self.executing: dict[str, str | None] = {}
         """Node by name."""
         self.begun, self.succeeded, self.interrupted = set[Key](), set[Key](), set[Key]()
+        self._alive: dict[str, Pod] = {}
+        """The pods that have not ended, as they were seen last."""
         for of, path, see in ((Pod, made.api.pods_path(), self._pod), (Job, made.api.jobs_path(), self._job)):
             threading.Thread(target=self._watch, args=(of, path, see), daemon=True).start()
 
@@ -60,6 +62,12 @@ class Watches:
                 found = self._api.listing(path, of)
                 for one in found.items:
                     see(one, False)
+                if (
+                    of is Pod
+                ):  # the server ends a watch that is slower than its events: who went meanwhile is told by nobody
+                    there = {one.metadata.name for one in found.items}
+                    for name in self._alive.keys() - there:
+                        see(self._alive[name], True)
                 for event in self._api.watch(path, resource_version=found.resource_version, timeout_s=3600):
                     if event.type != "BOOKMARK":
                         see(decode(of, event.object), event.type == "DELETED")
@@ -75,6 +83,10 @@ class Watches:
             (self.succeeded if well else self.interrupted).add(key)
         if ended(pod):
             self.over.setdefault(key, time.time())
+        if ended(pod) or gone:
+            self._alive.pop(pod.metadata.name, None)
+        else:
+            self._alive[pod.metadata.name] = pod
         if executing(pod) and pod.metadata.deletion_timestamp is None and not gone:
             self.begun.add(key)
             self.executing[pod.metadata.name] = pod.spec.node_name
@@ -175,7 +187,7 @@ def _judged(made: BenchWorld, seen: Watches, run_id: int) -> list[str]:
     """What is on record and is not what our watches have seen."""
     mine = [key for key in seen.interrupted if key[0] == str(run_id)]
     ends, jobs = Counter(index for _, index, _ in mine), Counter(key[1] for key in seen.there if key[0] == str(run_id))
-    columns = "task_index, attempt, retry, status, superseded_by"
+    columns = "task_index, attempt, retry, status, superseded_by, cause"
     rows = made.query(f"SELECT {columns} FROM task_history WHERE run_id = ?", run_id)
     tries, last = Counter(str(row[0]) for row in rows), [row for row in rows if row[4] is None]
     wrong = [f"task {row[0]} is {row[3]} in its last try {row[1]}" for row in last if row[3] != "SUCCEEDED"]
@@ -183,7 +195,10 @@ def _judged(made: BenchWorld, seen: Watches, run_id: int) -> list[str]:
         wrong.append(f"{len(last)} last tries of {TASKS} tasks")
     for index in map(str, range(TASKS)):
         if not tries[index] == jobs[index] == ends[index] + 1:
-            wrong.append(f"task {index}: {tries[index]} tries, {jobs[index]} Jobs, {ends[index]} interruptions")
+            causes = [row[5] for row in rows if str(row[0]) == index]
+            counted = f"{tries[index]} tries, {jobs[index]} Jobs, {ends[index]} interruptions"
+            well = sum(key[:2] == (str(run_id), index) for key in seen.succeeded)
+            wrong.append(f"task {index}: {counted}, {well} good ends; on record: {causes}")
     retries = [row[2] for row in rows]
     if max(retries) > TRIES_MAX or sum(retry > 0 for retry in retries) > BUDGET:
         wrong.append(f"{sum(retry > 0 for retry in retries)} further tries, up to {max(retries)} of one task")
