@@ -43,8 +43,9 @@ EVERY_S, OTHERS_S = 2.0, 5.0
 TICK_S = 2.0
 #: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
 NEEDS_S, NEEDS_WAIT_S = 1.0, 0.3
-#: The pause after a rendering, as a multiple of its duration. It limits the work for large screens.
-REST = 4.0
+#: The pause after a rendering: a multiple of its duration, and seconds at most. It limits the work for large screens, but
+#: one slow answer of the database must not make a screen old.
+REST, REST_MAX_S = 4.0, 8.0
 #: The most screens that are rendered at the same moment.
 AT_ONCE = 2
 Render = Callable[[], Coroutine[Any, Any, str]]
@@ -111,7 +112,7 @@ class Screen:
                 logger.warning("the screen %s cannot be rendered now: %s", self.about, error)
             self._failed = True
         finally:
-            self._rests_until = now() + REST * (now() - began)
+            self._rests_until = now() + min(REST * (now() - began), REST_MAX_S)
             self._due_at = max(began + self.every_s, self._rests_until)
             self._rendering = None
 
