@@ -43,8 +43,8 @@ EVERY_S, OTHERS_S = 2.0, 5.0
 TICK_S = 2.0
 #: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
 NEEDS_S, NEEDS_WAIT_S = 1.0, 0.3
-#: The pause after a rendering: a multiple of its duration, and seconds at most. It limits the work for large screens. One
-#: slow answer of the database must not make a screen old.
+#: The pause after a rendering: a multiple of its duration, and seconds at most. It limits the work for large screens.
+#: One slow answer of the database must not make a screen old.
 REST, REST_MAX_S = 4.0, 8.0
 #: The most screens that are rendered at the same moment.
 AT_ONCE = 2
