@@ -46,7 +46,7 @@
       : outdated || gone ? "This page is out of date: load it again."
       : `No news${since ? ` since ${when(since)}` : ""}${away && `: ${away}`}. What you see may be old.`;
     if (text === said) return;
-    if (said && !text) write(told, "News come again.");
+    if (said && !stale) write(told, "News come again.");
     bar.textContent = said = text;
     if (!text || !ended) return;
     const link = document.createElement("a");
@@ -99,7 +99,7 @@
     server = Date.parse(data.now);
     at = heardAt = performance.now();
     if (data.as_of) asOf = Date.parse(data.as_of);
-    away = data.away;
+    away = data.away || ""; // a gateway of another build may not tell it
     if (!away) wellAt = asOf;
     ended = outdated = false;
     if (data.build !== root.dataset.build) again();
