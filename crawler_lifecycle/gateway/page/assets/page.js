@@ -9,7 +9,7 @@
   if (!root.dataset.now) return;
   // Ages use the server's clock, because the browser's clock may be wrong. The browser only measures the time since then.
   let server = Date.parse(root.dataset.now), at = performance.now();
-  let asOf = server, changes = 0, outdated = false, gone = false, ended = false, away = "", stale = false, said = "";
+  let asOf = server, changes = 0, outdated = false, gone = false, ended = "", away = "", stale = false, said = "";
   // The last message, the time of the last one without troubles, and since when the tab is in front.
   let heardAt = at, wellAt = null, shownAt = -Infinity;
   // A page as old as OLD_MS is stale also if messages come: the gateway may be too slow to make it anew.
@@ -42,7 +42,7 @@
   const warn = () => {
     const since = wellAt ?? (away ? null : asOf);
     const text = !stale || document.hidden || !silent(shownAt) ? ""
-      : ended ? `Your login has ended. What you see is of ${when(asOf)}. `
+      : ended ? `${ended} What you see is of ${when(asOf)}. `
       : outdated || gone ? "This page is out of date: load it again."
       : `No news${since ? ` since ${when(since)}` : ""}${away && `: ${away}`}. What you see may be old.`;
     if (text === said) return;
@@ -63,7 +63,7 @@
     wall = Date.now();
     tick = performance.now();
     stale = false;
-    stale = !!live && (ended || outdated || gone || !!away || silent(heardAt) || now() - asOf > OLD_MS);
+    stale = !!live && (!!ended || outdated || gone || !!away || silent(heardAt) || now() - asOf > OLD_MS);
     root.classList.toggle("stale", stale);
     for (const one of document.querySelectorAll("time[datetime]")) {
       const moment = new Date(one.dateTime);
@@ -101,7 +101,8 @@
     if (data.as_of) asOf = Date.parse(data.as_of);
     away = data.away || ""; // a gateway of another build may not tell it
     if (!away) wellAt = asOf;
-    ended = outdated = false;
+    ended = "";
+    outdated = false;
     if (data.build !== root.dataset.build) again();
     draw();
     if (before && !said) document.dispatchEvent(new Event("page:news"));
@@ -117,7 +118,8 @@
         .filter((row) => !message.data.includes(` id="${row.id}"`)).map((row) => row.outerHTML);
       message.data = message.data.replace("</tbody>", (end) => chosen.join("") + end);
     });
-    const refused = (status) => { ended ||= status === 401 || status === 403; draw(); };
+    const REFUSED = {401: "Your login has ended.", 403: "Your login may not read this page any more."};
+    const refused = (status) => { ended = REFUSED[status] || ended; draw(); };
     live.addEventListener("htmx:sse:error", ({detail: {connection, status}}) => {
       refused(status);
       if (!connection) return;
