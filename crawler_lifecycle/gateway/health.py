@@ -31,6 +31,8 @@ QUEUES_WAIT_S = 1.0
 #: Seconds that a check may take, and seconds without a reading of the outbox after which the stream counts as stopped.
 READY_TIMEOUT_S, SILENT_S = 3.0, 10.0
 _WEEK = timedelta(days=7)
+#: The words for what the gateway needs, by the names of ``Needs``.
+NEEDED = {"database": "the database", "temporal": "Temporal"}
 
 Level = Literal["ok", "asking", "warn", "bad"]
 """``asking``: the state is not known yet, because the first check still executes."""
@@ -182,7 +184,7 @@ class Health:
 
 
 def _part(name: str, answer: str, now: datetime) -> HealthPart:
-    what = {"database": "the database", "temporal": "Temporal"}.get(name, name)
+    what = NEEDED[name]
     if answer == "ok":
         return HealthPart(name, "ok", f"{what} answers", None, now)
     return HealthPart(name, "bad", f"{what} does not answer: {answer}", "crawlctl doctor says what is wrong", now)

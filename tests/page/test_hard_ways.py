@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.e2e.world import World, until
 from tests.page.browser import Visitor
@@ -29,6 +29,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(world: Wor
     expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
     until(lambda: world.status(run_id) == "FAILED", "the end")
     page.goto("/?status=FAILED")
+    expect(page.get_by_text("UTC, when this page was made.")).to_be_visible()
     expect(row(page, run_id)).to_contain_text("cancelled")
     page.get_by_role("link", name=str(run_id), exact=True).click()
     page.get_by_role("button", name="Resume").click()
@@ -65,19 +66,79 @@ def reach(page: Page, selector: str) -> None:
     assert focused.evaluate("e => getComputedStyle(e).outlineStyle") != "none", "the focus cannot be seen"
 
 
-def test_a_gateway_that_is_killed_is_told_about_and_the_page_goes_on(world: World, visitor: Visitor) -> None:
+def bar(page: Page) -> Locator:
+    """The bar that says why a page may be old."""
+    return page.locator("#bar")
+
+
+def test_a_gateway_that_freezes_and_dies_is_told_in_a_bar_until_the_page_goes_on(
+    world: World, visitor: Visitor
+) -> None:
     run_id = start(world)
     listed = visitor.open("/")
+    listed.set_viewport_size({"width": 800, "height": 300})
     expect(row(listed, run_id)).to_contain_text("PROCESSING")
-    old = listed.get_by_text("no updates arrive")
+    expect(listed.locator("#strip")).to_contain_text("Everything works")
+    listed.evaluate("scrollTo(0, document.body.scrollHeight)")
     with visitor.expecting("ERR_", "Failed to load resource", "htmx:sse:error"):
         gateway = world.freeze("gateway")
-        expect(old).to_be_visible()
+        told = re.compile(r"^No news since \d\d:\d\d:\d\d UTC\. What you see may be old\.$")
+        expect(listed.get_by_role("alert")).to_have_text(told)
+        expect(bar(listed)).to_be_in_viewport()
+        before = listed.locator("#strip summary").evaluate("e => getComputedStyle(e, '::before').content")
+        assert before == '"When last heard: "'
+        ages = listed.locator("time").all_inner_texts()
+        listed.wait_for_timeout(1500)
+        assert listed.locator("time").all_inner_texts() == ages, "ages go on as if they were fresh"
+        visitor.look(listed)
+        listed.emulate_media(color_scheme="dark")
+        visitor.look(listed)
         os.kill(gateway, signal.SIGKILL)
         world.stack.wait_healthy("gateway")
         world.gateway.stop(run_id, reason="after the accident")
         expect(row(listed, run_id)).to_contain_text("FAILED")
-        expect(old).to_be_hidden()
+        expect(bar(listed)).to_be_hidden()
+
+
+def test_the_bar_names_temporal_also_above_a_log(world: World, visitor: Visitor) -> None:
+    page = visitor.open(f"/runs/{start(world)}/log")
+    expect(page.locator("#log-now")).to_contain_text("RUNNING")
+    world.freeze("temporal")
+    try:
+        expect(bar(page)).to_contain_text(re.compile("^No news.*: Temporal does not answer. What you see may be old"))
+    finally:
+        world.thaw("temporal")
+    expect(bar(page)).to_be_hidden()
+
+
+def test_a_first_connection_that_fails_is_tried_again(visitor: Visitor) -> None:
+    visitor.context.route("**/page/events?*", lambda route: route.abort())
+    with visitor.expecting("ERR_", "htmx:error"):
+        page = visitor.open("/")
+        expect(bar(page)).to_contain_text("No news since")
+        visitor.context.unroute("**/page/events?*")
+        expect(bar(page)).to_be_hidden()
+
+
+def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor: Visitor) -> None:
+    """The clock of the browser is an hour wrong; after a sleep it is right, and the other clocks stood still."""
+    visitor.context.add_init_script("window.wrong = -3600e3; const real = Date.now; Date.now = () => real() + wrong;")
+    page = visitor.open("/")
+    page.evaluate(
+        "new MutationObserver(() => (window.raised ||= []).push(bar.textContent)).observe(bar, {childList: true})"
+    )
+    fresh = page.get_by_text(re.compile(r"^As of \d s ago$"))
+    expect(fresh).to_be_visible()
+    page.evaluate("wrong = 0")
+    page.wait_for_function("() => window.raised && raised.length > 1")
+    raised, went = page.evaluate("raised.splice(0)")
+    assert re.fullmatch(r"No news since \d\d:\d\d:\d\d UTC\. What you see may be old\.", raised)
+    assert not went
+    visitor.show(visitor.context.new_page())
+    page.wait_for_function("() => document.documentElement.matches('.stale')")
+    visitor.show(page)
+    expect(fresh).to_be_visible()
+    assert not page.evaluate("raised.length"), "a tab that comes to the front raises no bar"
 
 
 def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: Visitor) -> None:
@@ -85,7 +146,9 @@ def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: V
     hello = json.dumps({"now": datetime.now(UTC).isoformat(), "build": "another"})
     events = {"content_type": "text/event-stream", "body": f"event: hello\ndata: {hello}\n\n"}
     visitor.context.route("**/page/events?*", lambda route: route.fulfill(**events))
-    expect(visitor.open("/").get_by_text("This page is out of date")).to_be_visible()
+    page = visitor.open("/")
+    expect(page.get_by_text("This page is out of date")).to_be_visible()
+    page.get_by_label("Crawler").focus()  # the page does not begin anew while somebody types
 
 
 @pytest.fixture(scope="module")
@@ -154,4 +217,13 @@ def test_a_token_that_is_taken_back_ends_a_login_that_is_open(world: World, visi
     expect(now(page)).to_contain_text("PROCESSING")
     with visitor.expecting("401", "htmx:sse:error"):
         gate.take_back("operate")
-        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        expect(bar(page)).to_contain_text("Your login has ended")
+        visitor.look(page)
+        with visitor.context.expect_page() as opened:
+            page.get_by_role("link", name="Log in again").click()
+        visitor.show(opened.value)
+        log_in(opened.value, gate.tokens["admin"])
+        expect(now(opened.value)).to_contain_text("PROCESSING")
+        visitor.show(page)
+        expect(page.locator("html.stale")).to_have_count(0)
+        expect(bar(page)).to_be_hidden()

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +26,10 @@ from starlette.types import Message
 
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import Operations, caller_role, may
+from crawler_lifecycle.gateway.health import NEEDED
+from crawler_lifecycle.gateway.kept import Kept
 from crawler_lifecycle.gateway.page.parts.forms import read
-from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY, parts_of
+from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY, SEEN_MAX, parts_of
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.observability.metrics import release
@@ -36,13 +39,17 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two renderings of a screen of runs, and of other screens, which change nearly only with an event.
 EVERY_S, OTHERS_S = 2.0, 5.0
-#: Seconds between two messages with the age of a screen.
-TICK_S = 5.0
-#: The pause after a rendering, as a multiple of its duration. It limits the work for large screens.
-REST = 4.0
+#: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s tells so.
+TICK_S = 2.0
+#: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
+NEEDS_S, NEEDS_WAIT_S = 1.0, 0.3
+#: The pause after a rendering: a multiple of its duration, and seconds at most. It limits the work for large screens.
+#: One slow answer of the database must not make a screen old.
+REST, REST_MAX_S = 4.0, 8.0
 #: The most screens that are rendered at the same moment.
 AT_ONCE = 2
 Render = Callable[[], Coroutine[Any, Any, str]]
+Ask = Callable[[], Coroutine[Any, Any, Mapping[str, str]]]
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
 
@@ -77,14 +84,14 @@ class Screen:
         self._failed = False
 
     async def refresh(self, clock: Callable[[], datetime]) -> None:
-        """Render the screen if that is due. Readers at the same moment wait for the same rendering."""
+        """Render the screen if that is due. Readers at the same moment wait for the same rendering, but not long."""
         self._position, subjects = self._feed.changed(self._position)
         within = self.about + "/"
         self._moved |= subjects is None or any(one == self.about or one.startswith(within) for one in subjects)
         if self._rendering is None and self.due_in() <= 0:
             self._rendering = asyncio.create_task(self._rendered(clock))
         if self._rendering is not None:
-            await asyncio.shield(self._rendering)
+            await asyncio.wait([self._rendering], timeout=TICK_S)
 
     def due_in(self) -> float:
         """Return the seconds until the next rendering."""
@@ -105,7 +112,7 @@ class Screen:
                 logger.warning("the screen %s cannot be rendered now: %s", self.about, error)
             self._failed = True
         finally:
-            self._rests_until = now() + REST * (now() - began)
+            self._rests_until = now() + min(REST * (now() - began), REST_MAX_S)
             self._due_at = max(began + self.every_s, self._rests_until)
             self._rendering = None
 
@@ -118,9 +125,13 @@ class Screen:
             for name, (mark, part) in parts.items()
         }
 
+    def marks(self) -> str:
+        """Return the marks of all parts, which a reader sends when it connects again."""
+        return "".join([mark for _, mark, _ in self._parts.values()][:SEEN_MAX])
+
     def since(self, version: int, seen: set[str], *, fixed: bool) -> str:
         """Return the parts that changed after a version and whose marks are not in ``seen``. A ``fixed`` screen keeps
-        its frame, so that runs which begin later do not appear on it."""
+        its frame."""
         changed = {name for name, (at, mark, _) in self._parts.items() if at > version and mark not in seen}
         if "" in changed and not fixed:
             return _partial("main", self._whole)
@@ -134,13 +145,17 @@ def _partial(name: str, text: str) -> str:
 class Live:
     """The screens that have readers."""
 
-    def __init__(self, feed: Feed, clock: Callable[[], datetime], tick_s: float = TICK_S) -> None:
+    def __init__(self, feed: Feed, clock: Callable[[], datetime], needs: Ask, tick_s: float = TICK_S) -> None:
         self._feed, self._clock, self._tick_s = feed, clock, tick_s
+        self._needs = Kept(needs, NEEDS_S)
         self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
 
-    async def stream(self, wanted: Wanted, render: Render) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self, wanted: Wanted, render: Render, seen: set[str], *, fixed: bool
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the stream: ``hello``, the missing parts, and then each change, until the feed closes.
+        The reader already has the parts with the marks ``seen``.
 
         The event ``gone`` says that the subject does not exist any more, for example after its deletion. The reader
         keeps the last version on the screen.
@@ -150,22 +165,21 @@ class Live:
         self._feed.enter("page")
         screen.readers += 1
         now, version = asyncio.get_running_loop().time, 0
-        seen = {wanted.seen[n : n + 8] for n in range(0, len(wanted.seen), 8)}
-        fixed = "all=true" in wanted.query.split("&")
         try:
-            yield self._event("hello", screen)
+            yield await self._event("hello", screen)
             sent_at, sent_gone = now(), False
             while not self._feed.closed:
                 news = self._feed.news
                 await screen.refresh(self._clock)
                 if screen.gone and not sent_gone:
-                    yield self._event("gone", screen)
+                    yield await self._event("gone", screen)
                 sent_gone = screen.gone
-                text, version, seen = screen.since(version, seen, fixed=fixed), screen.version, set()
+                text, version = screen.since(version, seen, fixed=fixed), screen.version
+                seen = set() if version else seen  # a slow first rendering may not have ended yet
                 if text:
-                    yield format_sse_event(data_str=text.replace(NO_KEY, uuid.uuid4().hex))
-                elif now() - sent_at >= self._tick_s:
-                    yield self._event("tick", screen)
+                    yield format_sse_event(data_str=text.replace(NO_KEY, uuid.uuid4().hex), id=screen.marks())
+                if text or now() - sent_at >= self._tick_s:
+                    yield await self._event("tick", screen)
                     sent_at = now()
                 await self._feed.wait_for_news(news, min(screen.due_in(), sent_at + self._tick_s - now()))
         finally:
@@ -174,15 +188,17 @@ class Live:
             if not screen.readers:
                 self._screens.pop(key, None)
 
-    def _event(self, name: str, screen: Screen) -> bytes:
-        """Return an event with the present time, the time of the screen, and the build."""
-        data = {"now": self._clock(), "as_of": screen.as_of, "build": release()}
+    async def _event(self, name: str, screen: Screen) -> bytes:
+        """Return an event with the present time, the time of the screen, the build, and what does not answer now."""
+        answers = await self._needs.read_within(NEEDS_WAIT_S) or {}
+        away = " and ".join(f"{NEEDED[part]} does not answer" for part, answer in answers.items() if answer != "ok")
+        data = {"now": self._clock(), "as_of": screen.as_of, "build": release(), "away": away}
         return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
 
 
-def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime]) -> None:
+def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime], needs: Ask) -> None:
     """Add ``GET /page/events``."""
-    live = Live(feed, clock)
+    live = Live(feed, clock, needs)
 
     @functools.cache
     def operations() -> Operations:
@@ -197,7 +213,11 @@ def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime]) -> None:
             raise Problem(422, "invalid_request", "path: this page has no live stream; load the page again")
         if not may(operation):
             raise Problem(403, "forbidden", f"{operation} needs another role")
-        chunks = live.stream(wanted, lambda: _asked(app, request, wanted))
+        # A page that connects again has more than at its loading. Without this, what changed back would not be sent.
+        seen = set(re.findall("[0-9a-f]{8}", request.headers.get("last-event-id") or wanted.seen))
+        # Runs that begin later do not appear on a list of all chosen ones, and a log has a stream of its own.
+        fixed = operation == "showLog" or "all=true" in wanted.query.split("&")
+        chunks = live.stream(wanted, lambda: _asked(app, request, wanted), seen, fixed=fixed)
         return Streamed(chunks, "text/event-stream", _HEADERS, dropped=lambda: feed.dropped("page"))
 
 

@@ -7,6 +7,7 @@ import html
 import json
 import re
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.gateway.page import live
 from crawler_lifecycle.gateway.page.parts import rendering
@@ -179,6 +181,49 @@ async def test_new_runs_come_on_top_of_the_lists_that_they_fit_and_of_no_selecti
         assert "#main" not in targets(seen)
 
 
+async def test_a_page_that_connects_again_gets_what_changed_back(world: World) -> None:
+    """Its address still names what it was loaded with; what it was sent since then counts."""
+    start(world)
+    async with served(world.new_app()) as server:
+
+        async def works() -> None:
+            async with watching(server.url, "/") as other:
+                await until(other, lambda event: "Everything works" in event.data)
+
+        await works()
+        text, asked = await page_of(server.url, "/")
+        assert "Everything works" in text
+        async with watching(server.url, **asked) as screen:
+            world.workflows.down = True
+            bad = await until(screen, lambda event: "Temporal does not answer" in event.data and bool(event.id))
+        world.workflows.down = False
+        await works()
+        async with watching(server.url, **asked, **{"Last-Event-ID": bad.id}) as screen:
+            event = await until(screen, lambda event: "Everything works" in event.data)
+            assert 'hx-target="#main"' not in event.data, "only what changed is sent again"
+
+
+async def test_a_message_names_what_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a page that shows nothing of it, and while its rendering hangs."""
+    run_id = start(world)
+    health, hangs = type(world.store.health), threading.Event()
+    async with served(world.new_app()) as server, watching(server.url, f"/runs/{run_id}/log") as screen:
+        first = json.loads((await until(screen, lambda event: event.event == "tick")).data)
+        assert (first["away"], first["as_of"]) == ("", "2026-11-20T12:00:00Z")
+        world.workflows.down = True
+        await until(screen, lambda event: '"away":"Temporal does not answer"' in event.data)
+
+        def away(*_: Any) -> None:
+            raise StoreUnavailable("away")
+
+        monkeypatch.setattr(type(world.store.runs), "get_run", lambda *_: hangs.wait())
+        monkeypatch.setattr(health, "ping", away)
+        world.clock.forward(60)
+        both = await until(screen, lambda event: "the database does not answer and Temporal" in event.data)
+        assert json.loads(both.data)["as_of"] == "2026-11-20T12:00:00Z"
+        hangs.set()
+
+
 async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +358,7 @@ async def test_a_screen_outlives_a_database_that_does_not_answer(world: World, m
 def test_what_no_page_asks_for_is_refused(world: World) -> None:
     for query in [
         "",
-        "path=/runs/1/log",
+        "path=/runs/1/files",
         "path=/v1/runs",
         "path=//x",
         "path=/&seen=xyz",

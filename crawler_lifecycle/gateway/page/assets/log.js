@@ -111,7 +111,7 @@
     const mine = stop;
     try {
       const answer = await fetch(pre.dataset.source, {signal: mine.signal});
-      if (answer.status === 401) return location.reload();
+      if (answer.status === 401) return say("Your login has ended.");
       if (!answer.ok) {
         const problem = await answer.json();
         say(problem.detail);
@@ -145,6 +145,8 @@
   });
   search.addEventListener("input", redraw);
   document.addEventListener("visibilitychange", () => { if (document.hidden) stop?.abort(); else restart(); });
+  // After a silence, the connection of the log may hang for ever.
+  document.addEventListener("page:news", restart);
   pause.hidden = label.hidden = false;
   setInterval(flush, FLUSH_MS);
   restart();

@@ -1,15 +1,22 @@
 "use strict";
-// Updates a page in the browser: ages of times, and the age of the page itself. The page works without this script.
+// Updates a page in the browser: ages of times, and a bar when no news come. The page works without this script.
 (() => {
   const root = document.documentElement;
   const shown = document.getElementById("as-of");
   const told = document.getElementById("told");
   const live = document.getElementById("live");
+  const bar = document.getElementById("bar");
   if (!root.dataset.now) return;
   // Ages use the server's clock, because the browser's clock may be wrong. The browser only measures the time since then.
   let server = Date.parse(root.dataset.now), at = performance.now();
-  let asOf = server, changes = 0, outdated = false;
-  const now = () => server + (performance.now() - at);
+  let asOf = server, changes = 0, outdated = false, gone = false, ended = "", away = "", stale = false, said = "";
+  // The last message, the time of the last one without troubles, and since when the tab is in front.
+  let heardAt = at, wellAt = null, shownAt = -Infinity;
+  // A page as old as OLD_MS is stale also if messages come: the gateway may be too slow to make it anew.
+  const SILENT_MS = 5000, OLD_MS = 15000, LOGIN_MS = 30000, CONNECT_MS = 10000;
+  const silent = (since) => performance.now() - since > SILENT_MS;
+  // Ages of a stale page stand still at its last news.
+  const now = () => stale ? asOf : server + (performance.now() - at);
 
   const UNITS = [["min", 60, "s", 1, 120], ["h", 3600, "min", 60, 48], ["d", 86400, "h", 3600, 1e9]];
   const span = (seconds) => {
@@ -27,8 +34,37 @@
     : `${new Intl.DateTimeFormat("sv", {dateStyle: "short", timeStyle: "medium", timeZone: zone}).format(moment)} ${zone}`;
   const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
+  const when = (moment) => {
+    const [words, today] = [moment, server + (performance.now() - at)].map((one) => title(new Date(one)));
+    return words.slice(0, 10) === today.slice(0, 10) ? words.slice(11) : words;
+  };
+  // The text changes only with its cause, so that screen readers read it once.
+  const warn = () => {
+    const since = wellAt ?? (away ? null : asOf);
+    const text = !stale || document.hidden || !silent(shownAt) ? ""
+      : ended ? `${ended} What you see is of ${when(asOf)}. `
+      : outdated || gone ? "This page is out of date: load it again."
+      : `No news${since ? ` since ${when(since)}` : ""}${away && `: ${away}`}. What you see may be old.`;
+    if (text === said) return;
+    if (said && !stale) write(told, "News come again.");
+    bar.textContent = said = text;
+    if (!text || !ended) return;
+    const link = document.createElement("a");
+    Object.assign(link, {href: `/login?next=${encodeURIComponent(location.pathname + location.search)}`, target: "_blank", rel: "noopener"});
+    link.textContent = "Log in again in a new tab";
+    bar.append(link);
+  };
+
   // The server writes titles in UTC.
+  let wall = Date.now(), tick = at;
   const draw = (titles = zone !== "UTC") => {
+    // A computer that slept: its timers stood still, its clock did not.
+    if (Date.now() - wall - (performance.now() - tick) > SILENT_MS) heardAt = -Infinity;
+    wall = Date.now();
+    tick = performance.now();
+    stale = false;
+    stale = !!live && (!!ended || outdated || gone || !!away || silent(heardAt) || now() - asOf > OLD_MS);
+    root.classList.toggle("stale", stale);
     for (const one of document.querySelectorAll("time[datetime]")) {
       const moment = new Date(one.dateTime);
       write(one, one.hasAttribute("data-for") ? span((now() - moment) / 1000) : age(moment));
@@ -36,16 +72,12 @@
       const words = title(moment);
       if (one.title !== words) one.title = words;
     }
-    const late = (now() - asOf) / 1000;
-    const old = live && (late > 8 || outdated);
-    shown.classList.toggle("warn", old);
-    write(shown, outdated ? "This page is out of date: load it again." : `As of ${span(late)} ago${old ? ": no updates arrive" : ""}`);
+    write(shown, stale ? `As of ${when(asOf)}` : `As of ${span((now() - asOf) / 1000)} ago`);
+    if (bar) warn();
   };
   // A message for screen readers, at most every ten seconds.
   const tell = () => {
-    const late = (now() - asOf) / 1000;
-    if (live && late > 8) write(told, `No updates for ${span(late)}`);
-    else if (changes) write(told, changes === 1 ? "One change" : `${changes} changes`);
+    if (changes) write(told, changes === 1 ? "One change" : `${changes} changes`);
     changes = 0;
   };
 
@@ -63,16 +95,22 @@
   };
   const heard = (event) => {
     const data = JSON.parse(event.detail.data);
+    const before = said;
     server = Date.parse(data.now);
-    at = performance.now();
+    at = heardAt = performance.now();
     if (data.as_of) asOf = Date.parse(data.as_of);
+    away = data.away || ""; // a gateway of another build may not tell it
+    if (!away) wellAt = asOf;
+    ended = "";
+    outdated = false;
     if (data.build !== root.dataset.build) again();
     draw();
+    if (before && !said) document.dispatchEvent(new Event("page:news"));
   };
   if (live) {
     live.addEventListener("hello", heard);
     live.addEventListener("tick", heard);
-    live.addEventListener("gone", () => { outdated = true; draw(); });
+    live.addEventListener("gone", () => { gone = true; draw(); });
     // A chosen run stays on the list, even if newer runs would replace it.
     live.addEventListener("htmx:sse:before:message", ({detail: {message}}) => {
       if (message.event || !message.data.includes('hx-target="#main"')) return;
@@ -80,12 +118,18 @@
         .filter((row) => !message.data.includes(` id="${row.id}"`)).map((row) => row.outerHTML);
       message.data = message.data.replace("</tbody>", (end) => chosen.join("") + end);
     });
-    live.addEventListener("htmx:sse:error", (event) => { if (event.detail.status === 401) location.reload(); });
+    const REFUSED = {401: "Your login has ended.", 403: "Your login may not read this page any more."};
+    const refused = (status) => { ended = REFUSED[status] || ended; draw(); };
+    live.addEventListener("htmx:sse:error", ({detail: {connection, status}}) => {
+      refused(status);
+      if (!connection) return;
+      connection.config.reconnectMaxDelay = ended ? LOGIN_MS : SILENT_MS;
+      if (status) connection.abortController.abort(); // nobody reads its body, which would hold a connection
+    });
     live.addEventListener("htmx:sse:after:message", (event) => {
       const message = event.detail.message;
       if (message.event) return;
       changes += message.data.split("<hx-partial").length - 1;
-      asOf = now();
       draw();
     });
     // A hidden tab has no stream, because a browser has only six connections to us for all tabs. The extension notices
@@ -98,9 +142,29 @@
     live.addEventListener("htmx:sse:after:connection", () => setTimeout(() => {
       if (document.hidden) document.dispatchEvent(new Event("visibilitychange"));
     }));
-    document.addEventListener("visibilitychange", connect);
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) return;
+      shownAt = performance.now();
+      connect();
+      draw();
+      setTimeout(() => live._htmx?.sse?.delayCanceller?.());
+    });
     // htmx starts in an earlier timeout. It would connect an element a second time if that is already connecting.
     setTimeout(connect);
+    // The extension does not repeat a first request that failed, and does not notice a connection that hangs.
+    let lost = false, triedAt = 0;
+    live.addEventListener("htmx:sse:close", () => { lost = true; });
+    live.addEventListener("htmx:finally:request", ({detail: {ctx}}) => {
+      lost = !live._htmx?.sse;
+      if (lost) refused(ctx.response?.status);
+    });
+    setInterval(() => {
+      if (document.hidden || performance.now() - Math.max(heardAt, triedAt) < CONNECT_MS) return;
+      triedAt = performance.now();
+      if (!lost) live._htmx?.sse?.reader?.cancel();
+      else htmx.ajax("GET", live.dataset.stream, {source: live, timeout: CONNECT_MS});
+      lost = false;
+    }, 1000);
   }
 
   const every = document.getElementById("every");

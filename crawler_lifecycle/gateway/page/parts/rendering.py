@@ -102,7 +102,17 @@ _UNSEEN = re.compile(
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
 #: The operations of the pages that update themselves.
 MOVES = {
-    *("showRuns", "showRun", "showCrawlers", "showPools", "showManagers", "showManager", "showGraphs", "showGraph"),
+    *(
+        "showRuns",
+        "showRun",
+        "showLog",
+        "showCrawlers",
+        "showPools",
+        "showManagers",
+        "showManager",
+        "showGraphs",
+        "showGraph",
+    ),
     *("showSchedules", "showSchedule", "showWebhooks", "showWebhook", "showCorrections", "showAudit"),
 }
 #: The key in a request's scope which says that only the main part of a page is wanted, for all its readers.
@@ -116,7 +126,7 @@ _PARTS = re.compile(f"<!--{_PART} ([a-z0-9-]+)-->(.*?)<!--{_PART}-->", re.DOTALL
 #: The words for ages, which differ between two renderings of the same content.
 _AGES = re.compile(r'(?<=">)[^<]*(?=</time>)')
 #: The most marks of parts in the address of a stream.
-_SEEN_MAX = 250
+SEEN_MAX = 250
 #: The links in the head of each page: address, word, and the operation that the caller must be allowed to call.
 NAVIGATION = (
     ("/", "Runs", "showRuns"),
@@ -296,7 +306,7 @@ def _mark(text: str) -> str:
 def _stream(request: Request, text: str) -> str:
     """Return the address of the stream for a page that was rendered as ``text``."""
     _, parts = parts_of(text)
-    seen = "".join([mark for mark, _ in parts.values()][:_SEEN_MAX])
+    seen = "".join([mark for mark, _ in parts.values()][:SEEN_MAX])
     said = {"path": request.scope["path"], "query": request.scope["query_string"].decode("latin-1"), "seen": seen}
     return "/page/events" + query(said)
 

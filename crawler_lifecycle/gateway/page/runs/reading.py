@@ -17,7 +17,7 @@ from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.items import is_items
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, NameChoice
-from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.gateway.page.parts.rendering import ALONE, answer
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.items import TABLES, RunItems
@@ -60,7 +60,8 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         """Show the end of a task's log, or the reason why it is not here."""
         row = await run_in_threadpool(undeleted, reader.runs, run_id)
         task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
-        text, away = await _end(reader, task)
+        # The stream of the page moves the status only: the lines come from the stream of the log.
+        text, away = ("", None) if ALONE in request.scope else await _end(reader, task)
         run = views.of(row, views.clock())
         values: dict[str, Any] = {"run": run, "task": task, "text": text, "away": away, "now": views.clock()}
         return answer(request, "log.html", lines=LINES, **values)
