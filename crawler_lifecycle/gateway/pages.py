@@ -12,6 +12,7 @@ from crawler_lifecycle.gateway.page.login import add_login
 from crawler_lifecycle.gateway.page.parts.forms import Once
 from crawler_lifecycle.gateway.page.parts.rendering import add_assets
 from crawler_lifecycle.gateway.page.runs.commands import add_commands, add_runs
+from crawler_lifecycle.gateway.page.runs.day import LastDay
 from crawler_lifecycle.gateway.page.runs.reading import add_files, add_items, add_log
 from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
@@ -28,7 +29,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_assets(app)
     add_login(app, gateway.logins, clock)
     add_start(app, gateway.commands, gateway.crawlers, store)  # before the runs, or "new" would be a run
-    add_runs(app, views, gateway.health)
+    add_runs(app, views, gateway.health, LastDay(store.runs, views))
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views)
     add_files(app, gateway.files, views, store.runs)

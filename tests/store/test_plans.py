@@ -88,6 +88,7 @@ SERVERS_SIZE = Size(20_000, 5, 10_000)
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
     ("list_runs attention tags", "temporary", "later"): "MariaDB makes it or not, by its estimate, for one page",
+    ("runs_by_hour", "temporary", "run_history"): "the runs of a day are counted by hour, for all who look",
     ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
     ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
@@ -355,6 +356,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.runs.runs_by_hour(FILLED_FROM + timedelta(minutes=filled.size.runs - 500), 24)
     store.tasks.list_tasks(run_id)
     store.tasks.list_tasks(run_id, after_task_id=filled.size.runs * filled.size.each + 500, superseded=True)
     store.tasks.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
@@ -410,6 +412,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.runs.find_run("filled-77")
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.runs.runs_by_hour(FILLED_FROM + timedelta(minutes=filled.size.runs - 500), 24)
     store.runs.properties(run_id)
     store.tasks.recorded_tasks([(run_id, n, 1) for n in range(100)])
     for kind in (None, "late"):

@@ -15,12 +15,13 @@ column is the id, so a page reads about as many index entries as it has rows. Fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, exists, func, or_, select, union_all
 
 from crawler_lifecycle.domain.run import COVERAGE, STOPPED_OUTCOMES, RunStatus
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
@@ -87,6 +88,27 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
     columns = [r[name] for name in RecentRun.__dataclass_fields__]
     query = select(*columns, r.stop_requested_at).join(page, page.c.run_id == r.run_id)
     return sorted(conn.execute(query).mappings().all(), key=lambda row: -row["run_id"])
+
+
+def counted_by_hour(conn: Connection, since: datetime, hours: int) -> list[Counter[str]]:
+    """Count the runs created in each hour from ``since`` on: ``completed``, ``stopped`` by a person, ``failed``,
+    ``open``."""
+    r = run_history.c
+    hour = case(*((r.created_at < since + timedelta(hours=n + 1), n) for n in range(hours)), else_=hours)
+    ended = case(
+        (r.status == RunStatus.COMPLETED.value, "completed"),
+        (r.status != RunStatus.FAILED.value, "open"),
+        (r.outcome.in_(STOPPED_OUTCOMES), "stopped"),
+        else_="failed",
+    )
+    inner = select(hour.label("hour"), ended.label("ended")).where(
+        r.created_at >= since, *seen(run_history, leads=True)
+    )
+    each = inner.subquery("each_run").c
+    found = [Counter[str]() for _ in range(hours + 1)]
+    for n, kind, many in conn.execute(select(each.hour, each.ended, func.count()).group_by(each.hour, each.ended)):
+        found[n][kind] = many
+    return found[:hours]
 
 
 def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:

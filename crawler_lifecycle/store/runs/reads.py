@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
@@ -15,7 +16,7 @@ from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, Ru
 from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
+from .lists import ATTENTION, RunFilters, counted_by_hour, newest_of_each, newest_runs
 from .rows import load_request, run_row, whole_run
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
@@ -96,6 +97,12 @@ class RunReader(RunPart):
                 self._rows(select(r.run_id).where(r.status == one, *seen(run_history, leads=True)).limit(most - found))
             )
         return found
+
+    def runs_by_hour(self, since: datetime, hours: int) -> list[Counter[str]]:
+        """Return for each hour from ``since`` on how many of the runs created in it have completed, have failed, were
+        stopped, or are open, by these four words."""
+        with self._db.reading() as conn:
+            return counted_by_hour(conn, since, hours)
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
         """Return the newest ``each`` runs of each of these crawlers, the newest first, by one statement.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.coverage import Coverage, Expected
-from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
+from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.schedules.definition import due_request_id
 from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
 from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
@@ -117,6 +118,18 @@ def runs_are_counted_up_to_a_bound(world: World, many: list[RunRow]) -> None:
             assert world.store.runs.count_runs(statuses, most) == min(there, most)
 
 
+def runs_are_counted_by_hour(world: World, many: list[RunRow]) -> None:
+    since = min(row.created_at for row in many) + timedelta(minutes=30)
+    expected = [Counter[str]() for _ in range(3)]
+    for row in many:
+        n = (row.created_at - since) // timedelta(hours=1)
+        if 0 <= n < len(expected):
+            stopped = "stopped" if row.outcome in STOPPED_OUTCOMES else "failed"
+            expected[n][{"COMPLETED": "completed", "FAILED": stopped}.get(row.status, "open")] += 1
+    assert world.store.runs.runs_by_hour(since, 3) == expected
+    assert expected[0].total()
+
+
 def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
     stopping = world.deployed("stopping", crawler="sitemap")
     world.store.stops.record_stop(stopping.run_id, world.stop(), "s")
@@ -136,6 +149,7 @@ def test_many_runs_are_listed_as_in_a_list_of_our_own(world: World, many: list[R
     pages_of_a_filter_meet(world, many)
     enumerations_are_taken_for_their_values(world, many)
     runs_are_counted_up_to_a_bound(world, many)
+    runs_are_counted_by_hour(world, many)
     the_last_runs_of_each_crawler(world, many)
 
 

@@ -58,6 +58,7 @@ READS: dict[str, Callable[[Filled], Any]] = {
     "find_run": lambda a: a.store.runs.find_run("x"),
     "list_runs": lambda a: a.store.runs.list_runs(),
     "count_runs": lambda a: a.store.runs.count_runs([RunStatus.INITIALIZING], 9),
+    "runs_by_hour": lambda a: a.store.runs.runs_by_hour(START, 9)[0],
     "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9),
     "recorded_tasks": lambda a: a.store.tasks.recorded_tasks([(a.run, 0, 1)]),
     "get_manager": lambda a: a.store.managers.get_manager(a.manager),

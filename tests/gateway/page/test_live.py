@@ -52,7 +52,7 @@ async def until(screen: AsyncIterator[Sse], fits: Callable[[Sse], bool]) -> Sse:
 def targets(event: Sse) -> list[str]:
     """What an event changes; how everything stands is there now and then, too."""
     found = re.findall(r'<hx-partial hx-target="([^"]+)"', event.data) if event.event == "message" else []
-    return [one for one in found if one != "#strip"]
+    return [one for one in found if one not in ("#strip", "#day")]
 
 
 def moved(event: Sse) -> bool:

@@ -6,6 +6,8 @@ import asyncio
 import html
 import re
 import sqlite3
+from collections import Counter
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from crawler_lifecycle.domain.schedules.definition import Overlap, due_request_i
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.page.parts.rendering import rung
 from crawler_lifecycle.gateway.page.runs import commands as runs
+from crawler_lifecycle.gateway.page.runs import day
 from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
@@ -41,6 +44,43 @@ def test_what_nobody_knows_yet_is_no_alarm(world: World, browser: TestClient, mo
     assert "the workers of the task queues are being checked" in page
     assert "Some parts are still being checked; the others work" in page
     assert "A part needs attention" not in page
+
+
+BARS = {"10:00 to 11:00": 2, "08:00 to 09:00": 1, "09:00 to 10:00": 1}
+
+
+def test_the_bars_of_the_day_lead_to_the_runs_that_they_count(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
+    assert "No run was accepted in the last 24 hours" in words(browser.get("/"))
+    with world.client(world.new_app()) as other:  # it has kept no answer
+        for hours in (-2, 0, 22, 1):
+            world.clock.forward(3600 * hours)
+            browser.post("/v1/runs", json={"crawler": "plain"})
+        page = other.get("/", headers={"Accept": "text/html"}).text
+        links = dict(re.findall(r'<a href="([^"]+)" aria-label="([^"]+)"', page))
+        counts = dict(re.findall(r'<a href="([^"]+)">(\d+) not ended</a>', page))
+        hours_shown = [f"{one} UTC: {many} open" for one, many in BARS.items()]
+        assert (list(links.values()), list(counts.values())) == (hours_shown, ["4"])
+        for link, said in [*links.items(), *((link, f": {many} open") for link, many in counts.items())]:
+            shown = other.get(html.unescape(link), headers={"Accept": "text/html"}).text
+            rows = shown.count('<tr id="run-')
+            assert said.endswith(f": {rows} open")
+            assert 'id="day"' not in shown, "a list with filters has no bars of other runs"
+
+
+def test_one_failed_run_among_thousands_is_seen() -> None:
+    hours = [Counter(completed=9_000, failed=1), Counter[str](), Counter(completed=1, open=1, stopped=1, failed=9_999)]
+    many, none, other = day.drawn(datetime(2026, 11, 20, tzinfo=UTC), hours).bars
+    assert [(kind, high) for kind, _, _, _, high in many.parts] == [("completed", 25), ("failed", 3)]
+    assert not none.parts
+    for bar in (many, other):
+        bottom = day.HEIGHT
+        for _, x, y, width, high in bar.parts:
+            assert (y + high, bar.x <= x, x + width <= bar.x + day.WIDTH) == (bottom, True, True)
+            bottom = y
+        assert bottom >= 0
 
 
 def test_a_rung_of_the_ladder_has_its_unit() -> None:

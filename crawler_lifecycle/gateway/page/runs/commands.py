@@ -27,6 +27,7 @@ from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
+from crawler_lifecycle.gateway.page.runs.day import Day, LastDay
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
@@ -159,7 +160,7 @@ class PageFilters(RunFilters):
     all: bool = False
 
 
-def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
+def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay) -> None:
     """Add the list of runs."""
 
     @app.get("/", operation_id="showRuns", include_in_schema=False)
@@ -167,11 +168,17 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
         """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
         filters = read(PageFilters, request.query_params.multi_items())
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
-        found, strip = await asyncio.gather(read_runs, health.read_within(HEALTH_WAIT_S))
-        return await run_in_threadpool(shown, request, filters, strip, *found)
+        read_strip, read_day = health.read_within(HEALTH_WAIT_S), day.read_within(HEALTH_WAIT_S)
+        found, strip, bars = await asyncio.gather(read_runs, read_strip, read_day)
+        return await run_in_threadpool(shown, request, filters, strip, bars, *found)
 
     def shown(
-        request: Request, filters: PageFilters, strip: HealthStrip | None, page: RunPage, tasks: dict[int, RunTasks]
+        request: Request,
+        filters: PageFilters,
+        strip: HealthStrip | None,
+        bars: Day | None,
+        page: RunPage,
+        tasks: dict[int, RunTasks],
     ) -> Response:
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
         values: dict[str, Any] = {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock()}
@@ -180,6 +187,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
         values |= {"everything": "/" + query({**asked, "all": "true"})}
         hidden = [(name, asked[name]) for name in _UNSHOWN if name in asked]
         hidden += [("tag", tag) for tag in filters.tag[1:]]
+        values |= {"day": bars, "overview": not request.query_params}
         values |= {"asked": asked, "more_filters": not _RARE.isdisjoint(asked)}
         values |= {"hidden": hidden, "acts": may("pressRuns"), "chosen": filters.all}
         return answer(request, "runs.html", filters=filters, choices=_CHOICES, **values)

@@ -1,0 +1,89 @@
+"""The runs of the last 24 hours as bars: how many were accepted in each hour, and what became of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.kept import KeptForEach
+from crawler_lifecycle.gateway.page.parts.rendering import number, query
+from crawler_lifecycle.gateway.runs.routes import RunViews
+from crawler_lifecycle.store.runs.reads import RunReader
+
+#: Hours with a bar of their own, the present one included; seconds for which the numbers are reused.
+HOURS, FRESH_S = 24, 10.0
+#: The size of a bar, and the least height of a part, so that one failed run among thousands is seen.
+WIDTH, HEIGHT, LEAST = 24, 40, 3
+_OPEN = [status.value for status in RunStatus if not status.terminal]
+#: What becomes of a run, from the bottom of a bar to its top; its width says the same as its colour.
+_WIDTHS = {"completed": 12, "open": 16, "stopped": 16, "failed": 22}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The runs of one hour."""
+
+    x: int
+    title: str
+    link: str
+    parts: list[tuple[str, int, int, int, int]]
+    """Kind, x, y, width and height of each part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The bars, and words with links that count all of them."""
+
+    bars: list[Bar]
+    words: list[tuple[str, str]]
+
+
+class LastDay:
+    """Counts the runs of the last 24 hours. The answer is reused for ``FRESH_S`` seconds."""
+
+    def __init__(self, runs: RunReader, views: RunViews) -> None:
+        self._runs, self._clock = runs, views.clock
+        self._kept = KeptForEach(self._ask, FRESH_S)
+
+    async def read_within(self, seconds: float) -> Day | None:
+        """Return the bars; the last ones, or ``None``, if new ones take longer. Raises ``StoreUnavailable``."""
+        return await self._kept.own.read_within(seconds)
+
+    async def _ask(self) -> Day:
+        since = self._clock().astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
+        return drawn(since, await run_in_threadpool(self._runs.runs_by_hour, since, HOURS))
+
+
+def drawn(since: datetime, hours: list[Counter[str]]) -> Day:
+    """Draw the numbers of the hours from ``since`` on."""
+    most = max((one.total() for one in hours), default=0)
+    bars = [_bar(since, n, one, most) for n, one in enumerate(hours)]
+    every = sum(hours, Counter())
+    ended = every["failed"] + every["stopped"]
+    counted = [("completed", every["completed"], ["COMPLETED"]), ("failed or stopped", ended, ["FAILED"])]
+    counted.append(("not ended", every["open"], _OPEN))
+    return Day(
+        bars, [(f"{number(many)} {word}", _link(since, status=status)) for word, many, status in counted if many]
+    )
+
+
+def _bar(since: datetime, n: int, counts: Mapping[str, int], most: int) -> Bar:
+    begin, top, parts = since + timedelta(hours=n), HEIGHT, []
+    for kind, width in _WIDTHS.items():
+        if many := counts.get(kind, 0):
+            high = max(round(many / most * (HEIGHT - LEAST * len(_WIDTHS))), LEAST)
+            top -= high
+            parts.append((kind, n * WIDTH + (WIDTH - width) // 2, top, width, high))
+    said = ", ".join(f"{number(counts[kind])} {kind}" for kind in reversed(_WIDTHS) if counts.get(kind)) or "no run"
+    until = begin + timedelta(hours=1)
+    link = _link(begin, created_until=until.isoformat())
+    return Bar(n * WIDTH, f"{begin:%H:%M} to {until:%H:%M} UTC: {said}", link, parts)
+
+
+def _link(begin: datetime, **more: str | list[str]) -> str:
+    return "/" + query({"created_from": begin.isoformat(), **more})
