@@ -79,8 +79,8 @@ class Jobs(World):
         self._part("controllers", [*controllers.command], controllers.env, lambda: listens(port)).wait_ready()
         self._toxiproxy(available(short=True))
         self.ports["api"] = int(cluster.api.rpartition(":")[2])
-        self.proxies.add("api", port := self.port("proxy of api"), self.port("api"))
-        self.far, authority = f"https://127.0.0.1:{port}", cluster.plane.authority
+        self.proxies.add("api", proxy := self.port("proxy of api"), self.port("api"))
+        self.far, authority = f"https://127.0.0.1:{proxy}", cluster.plane.authority
         access = authority.kubeconfig(self.folder / "kubeconfig", self.far, cluster.token(), space)
         entry = {"kind": "command", "command": ["crawl"], "image": IMAGE, "kubernetes": {"runner": False}}
         crawlers = [entry | {"name": f"c{s}-{c}", "env": life(s, c)} for s in SECONDS for c in {*CODES}]
