@@ -204,7 +204,7 @@ faults-scrapyd: env
 # Plain Jobs read by their status, and ours beside them, against what the nodes of kwok know. No root.
 faults-jobs: kube-binaries
 	@$(PY) -m tools.faults.build short
-	@$(PY) -m tools.faults.jobs --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),4)
+	@$(PY) -m tools.faults.jobs --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3)
 
 # Three seeds of the newest commit in two minutes, on the dev server of Temporal's SDK: what CI can pay.
 SHORT = $(shell printf '%d' 0x$$(git rev-parse --short=6 HEAD))0

@@ -213,7 +213,7 @@ class Broken(Faults):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults.jobs", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of pod'")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
