@@ -211,7 +211,7 @@ SHORT = $(shell printf '%d' 0x$$(git rev-parse --short=6 HEAD))0
 faults-short: env
 	@$(PY) -m tools.faults.build short
 	@echo "Temporal is the dev server of its SDK here; make faults plays on production's. The same again: SHORT=$(SHORT)"
-	@$(PY) -m tools.faults --dev --seeds 3 --minutes 1.8 --seed $(SHORT)
+	@$(PY) -m tools.faults --dev --seeds 3 --minutes 1.5 --seed $(SHORT)
 
 # toxiproxy and the production Temporal server, from pinned Go modules, into a cache folder outside of the tree.
 fault-programs: env
