@@ -23,7 +23,7 @@ from tools.soak.journal import read_journals
 PATIENCE_S = 40.0
 #: Between two faults, so that most are alone; the rest meets what an earlier one left.
 PAUSE_S = (3.0, 9.0)
-#: A fault of a short play, beside the dev server.
+#: A fault of a short play, beside the dev server; and what such a one waits at the longest until it has met somebody.
 SHORT_S = 6.0
 SERVERS = ("temporal", "postgres", "mariadb", "s3")
 KINDS = {
@@ -46,12 +46,13 @@ class Strike:
     count: Callable[[dict[str, float]], None]
     did: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
+    patience: float = PATIENCE_S
 
     def over(self) -> bool:
         self.count(self.did)
         now = time.time()
         waits = not any(self.did.values()) and not self.label.startswith("restore")
-        return now > self.until + (PATIENCE_S if waits else 0)
+        return now > self.until + (self.patience if waits else 0)
 
 
 def storm(world: World, seconds: float, *turns: Callable[[], None]) -> None:
@@ -90,7 +91,7 @@ class Faults:
             label = f"{kind} of {whom}"
             self._now = getattr(self, f"_{kind.replace(' ', '_')}")(label, whom)
             if self.world.dev:
-                self._now.until = min(self._now.until, time.time() + SHORT_S)
+                self._now.until, self._now.patience = min(self._now.until, time.time() + SHORT_S), SHORT_S
             self.world.say(f"{label}")
 
     def _end(self, strike: Strike) -> None:

@@ -46,6 +46,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 SECONDS, CODES, STOP_S = (2, 8, 20, 40), (0, 0, 0, 1), 3
 IMAGE, CONTAINER = "crawl.test/crawl:1", "crawler"
+QUICK = {"poll_minutes": [0.1], "limits": {"start_check_s": 0.5}, "retries": {"max": 0}}
 
 
 def life(seconds: int, code: int) -> dict[str, str]:
@@ -78,8 +79,8 @@ class Jobs(World):
         self._part("controllers", [*controllers.command], controllers.env, lambda: listens(port)).wait_ready()
         self._toxiproxy(available(short=True))
         self.ports["api"] = int(cluster.api.rpartition(":")[2])
-        self.proxies.add("api", self.port("proxy of api"), self.port("api"))
-        self.far, authority = f"https://127.0.0.1:{self.port('proxy of api')}", cluster.plane.authority
+        self.proxies.add("api", proxy := self.port("proxy of api"), self.port("api"))
+        self.far, authority = f"https://127.0.0.1:{proxy}", cluster.plane.authority
         access = authority.kubeconfig(self.folder / "kubeconfig", self.far, cluster.token(), space)
         entry = {"kind": "command", "command": ["crawl"], "image": IMAGE, "kubernetes": {"runner": False}}
         crawlers = [entry | {"name": f"c{s}-{c}", "env": life(s, c)} for s in SECONDS for c in {*CODES}]
@@ -88,9 +89,10 @@ class Jobs(World):
         self.ours = Stack(self.folder / "ours", crawlers=catalogue, kubernetes=where)
         undo.callback(self.ours.end)
         self.ours.start()
-        for work in (self._listen, self._sample):
-            (thread := threading.Thread(target=work, daemon=True)).start()
-            undo.callback(thread.join)
+        self.readers = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._sample)]
+        for reader in self.readers:
+            reader.start()
+            undo.callback(reader.join)
         undo.callback(self.over.set)
 
     def turn(self) -> None:
@@ -104,13 +106,7 @@ class Jobs(World):
             template: dict[str, Any] = {"metadata": {"labels": {"plain": str(self.count)}}, "spec": pod}
             job = {"metadata": template["metadata"] | {"name": f"plain-{self.count}"}}
             self.cluster.admin.post(self.jobs, job | {"spec": {"backoffLimit": 0, "template": template}})
-            run = {
-                "crawler": f"c{seconds}-{code}",
-                "poll_minutes": [0.1],
-                "limits": {"start_check_s": 0.5},
-                "retries": {"max": 0},
-            }
-            self.asked[f"beside-{self.count}"] = run
+            self.asked[f"beside-{self.count}"] = {"crawler": f"c{seconds}-{code}", **QUICK}
         for key in list(self.asked):
             with suppress(CommandFailed):
                 self.open.add(int(self.ours.gateway.start(self.asked[key], key)["run_id"]))
@@ -217,7 +213,7 @@ class Broken(Faults):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults.jobs", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of pod'")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -227,21 +223,20 @@ def main() -> int:
         faults = Broken(world, chosen.seed, chosen.only)
         storm(world, 60 * chosen.minutes, world.turn, faults.turn)
         faults.finish()
-        world.say("the faults are over")
         end = time.monotonic() + SETTLE_S
         while (left := world.ours.open_runs()) and time.monotonic() < end:
             storm(world, 1)
         storm(world, 3)  # both are asked once more
-    wrong = [f"run {run_id} of ours never ended" for run_id in left]
+        wrong = [f"{reader} died" for reader in world.readers if not reader.is_alive()]
+    wrong += [f"run {run_id} of ours never ended" for run_id in left]
     for side in SIDES:
-        evidence = Evidence(faults=faults.done, seen=world.seen[side])
-        boxes = (box for box in world.nodes.boxes.values() if box.side == side)
-        evidence.processes = [Process(*b.name, 0, 0, 0, 0, {}, b.begun, b.over, None, None, []) for b in boxes]
+        boxes = [box for box in world.nodes.boxes.values() if box.side == side]
+        ran = [Process(*b.name, 0, 0, 0, 0, {}, b.begun, b.over or b.begun, None, None, []) for b in boxes]
+        evidence = Evidence(faults=faults.done, seen=world.seen[side], processes=ran)
         wrong += statuses(evidence) if side == OURS else []
         print(f"--- {side}, {world.count} crawls; in the end it says {dict(Counter(world.told[side].values()))}")
         print("\n".join(table(figure(evidence))))
-    print(f"{world.unread} samples were not taken")
-    print("\n".join(f"WRONG: {text}" for text in wrong) or "nothing of ours was untrue for longer than looks take")
+    print("\n".join([f"{world.unread} samples were not taken", *(f"WRONG: {text}" for text in wrong)]))
     if not wrong:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if wrong else 0
