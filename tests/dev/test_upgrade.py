@@ -74,12 +74,12 @@ class Load:
         return "-a", f"max_pages={number}", "-a", f"site={self.site}"
 
     def begin(self) -> None:
-        """Begin all that is open until the end."""
+        """Begin all that is open until the end. Schedules of any number begin four runs in ten seconds."""
         jobs = self.folder / "jobs.jsonl"
         lines = [{"max_pages": "2", "site": self.site}, {"max_pages": "3", "delay": "1", "site": self.site}]
         jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
         manager = ("manager", "start", "--crawler", "plain", "--each", str(jobs), "--max-running", "1", "--keep-open")
-        schedule = ("--crawler", "plain", *self.pages(1), "--every-s", "10")
+        schedule = ("--crawler", "plain", *self.pages(1), "--every-s", str(10 * self.each))
         for n in range(self.each):
             self.managers.append(self.call(*manager, "--flow", f"m{n}", "-o", "name"))
         for n in range(self.each * 4):
@@ -115,7 +115,7 @@ class Load:
             self.call("graph", "wait", graph)
 
 
-@pytest.mark.parametrize("each", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.timeout(2400)])])
 def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each: int
 ) -> None:
