@@ -215,8 +215,8 @@ class StorePart:
     ) -> None:
         self._db = database
         self._clock = clock or utc_now
-        self._dated = clock is None and database.engine.dialect.name == "mysql"
-        """True if the database's clock is asked whether ours is ahead. A file's clock is our own."""
+        self._dated = clock is None
+        """True if a database server's clock is asked whether ours is ahead."""
         self._told = told
         self._most = most
         self._pools = pools
