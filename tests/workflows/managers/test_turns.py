@@ -325,7 +325,7 @@ async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
 async def test_a_long_stream_continues_as_new_and_forgets_nothing(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "HISTORY_MAX", 30)
+    monkeypatch.setattr(manager, "HISTORY_MAX", 15)
     async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         lab.cluster.behaviour = INSTANT
         m = manager_lab(lab, source=[quick(n) for n in range(6)])
