@@ -101,9 +101,8 @@ test-services: env
 test-stacks: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)
 
-EMBEDDED ?= tests/dev
 test-embedded: env
-	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" $(EMBEDDED))
+	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" tests/dev)
 
 # What npm and pip fetch is 240 MB, so it is fetched for this alone.
 test-foreign: test-deps env

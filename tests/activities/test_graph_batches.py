@@ -39,6 +39,8 @@ from tests.contracts.store.world import Clock, World
 from tests.plans.plans_support import module, until
 from tests.support.databases import make_tables
 
+pytestmark = pytest.mark.troubles
+
 BODY = """
 from datetime import date
 from pathlib import Path

@@ -79,6 +79,7 @@ async def test_a_multi_process_run_goes_in_waves(lab: Lab) -> None:
     assert row.args == {"shelf": "6"}
 
 
+@pytest.mark.troubles
 async def test_more_tasks_than_one_page_are_all_deployed(lab: Lab) -> None:
     result = await lab.run({"crawler": "books", "tasks": [{}] * 250})
     assert result.tasks == {"SUCCEEDED": 250}
@@ -95,6 +96,7 @@ async def test_some_failed_tasks_make_a_partial_run(lab: Lab) -> None:
     assert (completed.status, completed.outcome) == ("COMPLETED", "partial")
 
 
+@pytest.mark.troubles
 async def test_limits_of_the_catalogue_hold_where_the_caller_left_the_default(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None)
     result = await lab.run({"crawler": "shops"})
@@ -118,6 +120,7 @@ async def test_debugging_information_is_on_record(lab: Lab) -> None:
     assert lab.store.tasks.statistics(result.run_id) == {"a": 1}
 
 
+@pytest.mark.troubles
 async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
     handle = await lab.start({"crawler": "books", "trigger": "api", "flow_id": "f1"})
     result = await handle.result()
@@ -134,6 +137,7 @@ async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
     assert (snapshot.run_id, snapshot.status, snapshot.outcome) == (result.run_id, "COMPLETED", "finished")
 
 
+@pytest.mark.troubles
 async def test_the_query_says_nothing_that_the_database_may_know_better(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books"})
@@ -146,6 +150,7 @@ async def test_the_query_says_nothing_that_the_database_may_know_better(lab: Lab
     assert ended.tasks == lab.store.tasks.count_tasks(1).by_status
 
 
+@pytest.mark.troubles
 async def test_an_ended_run_tells_its_parent_with_its_verdict(lab: Lab) -> None:
     """And not after its deliveries, which may take days."""
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 1)

@@ -42,6 +42,7 @@ def waits(lab: Lab, run_id: int) -> bool:
     return bool(lab.store.deployment.waits_for_place(run_id))
 
 
+@pytest.mark.troubles
 async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None:
     pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=0.3)
     first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON, "tasks": [{}, {}]})

@@ -59,6 +59,7 @@ async def end_as_the_table_says(
                 raise
 
 
+@pytest.mark.troubles
 @pytest.mark.asyncio(loop_scope="session")
 async def test_what_is_left_ends_as_the_table_says(
     skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,7 @@ async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_
     assert all(lab.cluster.signals(result.run_id, n) == 1 for n in range(110))
 
 
+@pytest.mark.troubles
 async def test_many_stops_are_one_stop_with_one_row_each(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
@@ -131,6 +132,7 @@ async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_
     _checked(lab, await handle.result())
 
 
+@pytest.mark.troubles
 async def test_the_end_that_was_its_own_wins_over_a_late_stop(lab: Lab) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
@@ -153,6 +155,7 @@ async def test_a_stop_that_only_the_database_knows_is_carried_out(lab: Lab) -> N
     _checked(lab, await handle.result())
 
 
+@pytest.mark.troubles
 async def test_a_stop_of_a_reserved_run_leads_straight_to_its_end(lab: Lab) -> None:
     row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books"), "reserved")
     lab.store.stops.record_stop(row.run_id, StopIntent(row.created_at, requested_by="ada"), "s1")
@@ -171,6 +174,7 @@ async def test_a_stop_counts_also_with_three_payloads(lab: Lab) -> None:
     assert "3 payloads" in (await lab.snapshot_where(handle, lambda s: True)).notes[0]
 
 
+@pytest.mark.troubles
 async def test_a_person_outweighs_a_limit(lab: Lab) -> None:
     lab.cluster.behaviour = dataclasses.replace(UNTIL_STOPPED, heeds_stop_after=None)
     handle = await lab.start({"crawler": "books", "limits": {"run_timeout_s": 60, "force_stop_after_s": None}})
@@ -180,6 +184,7 @@ async def test_a_person_outweighs_a_limit(lab: Lab) -> None:
     assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada")
 
 
+@pytest.mark.troubles
 async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
     """The push of the start hangs, or stands in a queue that is stuck: the crawler gets its signal all the same."""
     lab.cluster.behaviour = UNTIL_STOPPED
@@ -204,6 +209,7 @@ async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
     _checked(lab, await handle.result())
 
 
+@pytest.mark.troubles
 @pytest.mark.parametrize("ended", [FINISHED, SHUTDOWN], ids=["finished", "stopped"])
 async def test_a_stop_whose_signal_misses_the_verdict_is_told(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, ended: End

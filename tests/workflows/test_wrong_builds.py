@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.builds import ROOT, Change, build, environment
 
+pytestmark = pytest.mark.troubles
+
 HISTORIES = ROOT / "tests" / "histories"
 
 #: Replays every recording with the code of the working directory; prints what was wrong with each of the refused ones.

@@ -33,6 +33,8 @@ from tests.support.run_refs import run_ref
 from tests.support.s3 import SECRET_KEY, Bucket, S3Server, use_aws
 from tests.support.s3_faults import Fault, FaultProxy
 
+pytestmark = pytest.mark.troubles
+
 
 @pytest.fixture
 def server(rclone_server: S3Server) -> S3Server:

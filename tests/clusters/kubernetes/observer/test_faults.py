@@ -36,6 +36,8 @@ from tests.support.kube_api import (
     throttled,
 )
 
+pytestmark = pytest.mark.troubles
+
 #: Pauses are tenths of seconds; whatever comes by itself after a while does not come within a test.
 PACE = Pace(watch_s=(3600, 3600), list_s=3600, silence_s=600, first_s=0.05, most_s=0.4, healthy_s=3600, short_s=0.2)
 QUIET = replace(PACE, silence_s=0.5)
