@@ -65,9 +65,8 @@ class Watches:
                 found = self._api.listing(path, of)
                 for one in found.items:
                     see(one, False)
-                if (
-                    of is Pod
-                ):  # the server ends a watch that is slower than its events: who went meanwhile is told by nobody
+                # The server ends a watch that is slower than its events: nobody tells who went meanwhile.
+                if of is Pod:
                     there = {one.metadata.name for one in found.items}
                     for name in self._alive.keys() - there:
                         see(self._alive[name], True)
