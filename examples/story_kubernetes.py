@@ -44,7 +44,7 @@ LETTERS = ("a-h", "i-p", "q-z")
 NO_IMAGE = "127.0.0.1:1/nobody:1"
 CLAIM = "supporting-files"
 #: Real containers on a machine with few processors: generous, and reached only when something does not come.
-PATIENCE_S = 150.0
+PATIENCE_S = 600.0
 
 
 def catalogue() -> list[dict[str, Any]]:

@@ -113,11 +113,16 @@ class Node:
             subprocess.run(["ip", *words], check=True, capture_output=True)
 
     def _make_cgroups(self) -> None:
-        """The kubelet wants its root to exist: in every hierarchy of version 1, or in the one tree of version 2."""
+        """The kubelet wants its root to exist: in every hierarchy of version 1, or in the one tree of version 2.
+
+        It has the kernel's highest weight: by default all pods together weigh as much as one process of the machine,
+        and get a twentieth of a processor beside twenty. Their limits bound them.
+        """
         if (CGROUPS / "cgroup.controllers").exists():
             self._delegate(CGROUPS)
             (CGROUPS / self.name).mkdir(exist_ok=True)
             self._delegate(CGROUPS / self.name)
+            (CGROUPS / self.name / "cpu.weight").write_text("10000")
             return
         for hierarchy in (p for p in CGROUPS.iterdir() if p.is_dir() and p.name != "unified"):
             root = hierarchy / self.name
@@ -125,6 +130,8 @@ class Node:
             if hierarchy.name == "cpuset" or (root / "cpuset.cpus").exists():
                 for name in ("cpuset.cpus", "cpuset.mems"):
                     (root / name).write_text((hierarchy / name).read_text())
+            if (root / "cpu.shares").exists():
+                (root / "cpu.shares").write_text("262144")
 
     @staticmethod
     def _delegate(cgroup: Path) -> None:
