@@ -235,9 +235,9 @@ def _body(line: bytes, kind: str) -> dict[str, object] | None:
 
 
 def _coverage(said: _Coverage | None) -> Coverage | None:
-    if said is None or (len(said.shares) <= FIELDS_MAX and named(tuple(said.shares))):
-        return said and Coverage(said.items, said.shares)
-    return Coverage.of({"items": said.items, "shares": said.shares})
+    if said is not None and len(said.shares) <= FIELDS_MAX and named(tuple(said.shares)):
+        return Coverage(said.items, said.shares)
+    return Coverage.of(said and {"items": said.items, "shares": said.shares})
 
 
 def _progress(said: _Said, at: str | None) -> Progress:
