@@ -49,8 +49,9 @@ class SmtpMailer:
             raise NotDelivered(f"{self.host} does not take it: {redaction.current().text(words)}") from None
         finally:
             for one in held:  # ends the thread if it still waits for an answer
-                with suppress(OSError, AttributeError):
-                    one.sock.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):
+                    if one.sock is not None:
+                        one.sock.shutdown(socket.SHUT_RDWR)
         if refused:  # the others have it: trying again would send it to them twice
             logging.getLogger(__name__).warning("the mail server refused recipients of an alert: %s", refused)
         return f"{self.host} took it{f', but not for {refused}' if refused else ''}"
