@@ -34,6 +34,7 @@ from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
+from crawler_lifecycle.adapters.smtp import SmtpMailer
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
@@ -179,10 +180,16 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         cloud=settings.plans.cloud(),
         buffer=settings.plans.buffer,
         live_files=kind.live_files() if role == PLANS else None,
-        webhooks=HttpWebhooks(settings.webhooks.rules),
+        webhooks=build_webhooks(settings),
         places=build_places(settings),
         retries=settings.retries,
     )
+
+
+def build_webhooks(settings: Settings) -> WebhookSenders:
+    """Return the sender to webhooks and of alerts."""
+    mailer, page = SmtpMailer(**settings.smtp.options()), settings.gateway.page_url or settings.gateway.url
+    return HttpWebhooks(settings.webhooks.rules, mailer, page)
 
 
 def build_store(settings: Settings, told: Told | None = meters.committed) -> Store:

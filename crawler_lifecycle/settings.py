@@ -33,6 +33,7 @@ from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.crawler import check_retries
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
@@ -155,6 +156,8 @@ class GatewaySettings(_Section):
 
     url: str | None = None
     """Address of the gateway for crawlctl and crawlers."""
+    page_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$", max_length=500)
+    """Address of the page for people, for links in alerts; by default url."""
     token: SecretStr | None = None
     """Token that crawlctl and our services send."""
     host: str = "127.0.0.1"
@@ -390,6 +393,29 @@ class WebhookSettings(_Section):
         return WebhookRules([ipaddress.ip_network(one) for one in self.networks], self.loopback, self.env_prefix)
 
 
+class SmtpSettings(_Section):
+    """The mail server for alerts of the kind email."""
+
+    host: str | None = None
+    port: int = Field(default=587, ge=1, le=65535)
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    """starttls: plain at first; tls: from the first byte (port 465); none: for a relay without a password."""
+    user: str | None = None
+    password: SecretStr | None = None
+    sender: str | None = Field(default=None, pattern=r"^[^\r\n]*[^\s@]@[^\s@]+$", max_length=255)
+    """Sender of the mails: crawls@example.com, or Crawls <crawls@example.com>."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of the mailer."""
+        return {**self.model_dump(), "password": self.password and self.password.get_secret_value()}
+
+    @model_validator(mode="after")
+    def _private(self) -> Self:
+        if self.tls == "none" and self.password is not None and not is_loopback(self.host or ""):
+            raise ValueError("tls: none sends the password readably; give starttls or tls, or no password")
+        return self
+
+
 class AuditSettings(_Section):
     """Audits: they compare database, cluster and Temporal, and repair differences."""
 
@@ -452,6 +478,7 @@ class Settings(BaseSettings):
     plans: PlansSettings = Field(default_factory=PlansSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
     webhooks: WebhookSettings = Field(default_factory=WebhookSettings)
+    smtp: SmtpSettings = Field(default_factory=SmtpSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)

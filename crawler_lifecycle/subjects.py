@@ -629,6 +629,7 @@ WEBHOOK = Subject(
     "name",
     columns=(
         Column("Webhook", _itself("webhooks", "name")),
+        Column("Kind", _definition("kind", "webhook")),
         Column("State", lambda row: Word(row.get("state"), bad=row.get("state") != "active")),
         _page("Since", lambda row: At(row.get("paused_at") or row.get("failing_since"))),
         Column("Address", _definition("url")),
@@ -640,6 +641,7 @@ WEBHOOK = Subject(
     ),
     facts=(
         ("webhook", of("name")),
+        ("kind", _definition("kind", "webhook")),
         ("address", _definition("url")),
         ("events", _listed("events", "everything")),
         *((name, _listed(name)) for name in ("crawlers", "tags", "flows", "statuses", "outcomes", "secrets")),

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "activities": {"domain", "ports", "background", "redaction"},
     "observability": {"domain", "settings", "redaction"},
     "web": {"domain", "observability"},
-    "adapters": {"domain", "ports", "cloudevents", "runner", "background"},
+    "adapters": {"domain", "ports", "cloudevents", "runner", "background", "redaction"},
     "clusters": {"domain", "ports", "settings", "process_contract", "runner", "background"},
     "store": {"domain", "ports", "background", "redaction"},
     "workflows": {"domain", "ports", "activities"},

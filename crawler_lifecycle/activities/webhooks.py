@@ -15,6 +15,7 @@ from temporalio import activity
 
 from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunNotFound
+from crawler_lifecycle.domain.names import EVENT_WEBHOOK_TEST
 from crawler_lifecycle.domain.webhooks.definition import GIVE_UP_S, WebhookSpec
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import (
@@ -210,7 +211,7 @@ class _Shift:
                 if self._stops():
                     return
                 try:
-                    await self._sender.send(self._spec, event)
+                    answer = await self._sender.send(self._spec, event)
                 except NotDelivered as error:
                     self._tried.append(Tried(event.seq, str(error)))
                     self._failed_in_row += 1
@@ -218,7 +219,7 @@ class _Shift:
                         self._failure = error
                     meters.count(meters.WEBHOOK_DELIVERIES, result="failed")
                     return
-            self._tried.append(Tried(event.seq))
+            self._tried.append(Tried(event.seq, answer=answer if event.type == EVENT_WEBHOOK_TEST else None))
             del self._left[event.seq]
             self._sent += 1
             self._failed_in_row = 0

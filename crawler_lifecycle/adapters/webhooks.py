@@ -1,4 +1,4 @@
-"""Delivers events to webhooks: signed as Standard Webhooks says, to addresses that are checked for each delivery.
+"""Delivers events to webhooks: signed as Standard Webhooks says, or as alerts, to addresses that are checked each time.
 
 Only this module resolves the host name, and it connects to the address that it has checked. Proxies are not used,
 because they would resolve the name again.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import platform
 import socket
@@ -15,18 +16,21 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.cloudevents import ENTRY_MAX, event_id, event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.variables import REFERENCE
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.domain.webhooks.alerts import Alert, alert_of, message
+from crawler_lifecycle.domain.webhooks.definition import EMAIL, WEBHOOK, WebhookSpec
 from crawler_lifecycle.domain.webhooks.signing import message_id, read_secret, signed_headers
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookSender
+from crawler_lifecycle.ports.webhooks import Mailer, ReceiverGone, WebhookSender
 
 #: Seconds of one delivery, from the name lookup to the answer. Seconds for reading the answer's body. Bytes of the body
 #: that are read.
@@ -51,12 +55,15 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
 class HttpWebhooks:
     """The port ``WebhookSenders`` over HTTP.
 
-    ``rules`` limit the allowed addresses. ``environment`` has the variables with secrets.
+    ``rules`` limit the allowed addresses. ``environment`` has the variables with secrets. ``mailer`` sends alerts of
+    the kind email. ``page`` is the address of the page, for links.
     """
 
     def __init__(
         self,
         rules: WebhookRules = WebhookRules(),  # noqa: B008 - it never changes
+        mailer: Mailer | None = None,
+        page: str | None = None,
         *,
         environment: Mapping[str, str] = os.environ,
         resolve: Resolve = resolve_name,
@@ -64,6 +71,8 @@ class HttpWebhooks:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._rules = rules
+        self.mailer = mailer
+        self._page = page
         self._environment = environment
         self._resolve = resolve
         self._clock = clock
@@ -82,18 +91,25 @@ class HttpWebhooks:
         async with httpx.AsyncClient(timeout=self._timeout_s, limits=limits, **options) as client:  # type: ignore[arg-type]
             yield _Sender(self, client)
 
-    def headers(self, spec: WebhookSpec, event: Event, body: bytes) -> Mapping[str, str]:
-        """Return the headers of one try.
+    def alert(self, event: Event) -> Alert:
+        """Return the event as a message for people."""
+        return alert_of(event.type, event.subject, event.body, self._page)
 
-        Raises ``NotDelivered`` if it cannot be signed, or if this worker may not read the secret.
+    def resolved(self, spec: WebhookSpec) -> tuple[WebhookSpec, Sequence[bytes]]:
+        """Return the definition with the address that it refers to, and its keys.
+
+        Raises ``NotDelivered`` if that address may not be called, or if this worker may not read a variable.
         """
         try:
             self._rules.check(spec)  # before any variable of the environment is read
-            keys = [read_secret(one, self._environment.get(one.removeprefix("env:"))) for one in spec.secrets]
+            if spec.url.startswith(REFERENCE):
+                spec = replace(spec, url=self._environment.get(spec.url.removeprefix(REFERENCE), ""))
+                if spec.url.startswith(REFERENCE):
+                    raise InvalidRequest("url: the variable names another one; set it to the address")
+                self._rules.check(spec)
+            return spec, [read_secret(one, self._environment.get(one.removeprefix(REFERENCE))) for one in spec.secrets]
         except InvalidRequest as error:
             raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another worker may have the secret
-        signed = signed_headers(message_id(event_id(event)), int(self._clock()), body, keys)
-        return {**signed, "Content-Type": "application/cloudevents+json", "Accept-Encoding": "identity"}
 
     async def addresses(self, spec: WebhookSpec) -> Sequence[str]:
         """Return the present addresses of the webhook's host. Raises ``NotDelivered`` unless all are allowed."""
@@ -119,12 +135,33 @@ class _Sender:
     outside: HttpWebhooks
     client: httpx.AsyncClient
 
-    async def send(self, spec: WebhookSpec, event: Event) -> None:
+    async def send(self, spec: WebhookSpec, event: Event) -> str:
+        spec, keys = self.outside.resolved(spec)
+        if spec.kind == EMAIL:
+            id, mailer = message_id(event_id(event)), self.outside.mailer
+            if mailer is None:
+                raise NotDelivered("this worker sends no e-mail")
+            return await mailer.mail(spec.recipients, self.outside.alert(event), id)
         try:
-            body = event_text(event, ENTRY_MAX).encode()
+            return await self._send(spec, event, keys)
+        except NotDelivered as error:
+            if spec.kind != WEBHOOK:  # a receiver may answer with its address, which is a secret
+                parts = urlsplit(spec.url)
+                hidden = {parts.path, *parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))}
+                error.args = (redaction.Redactor(one for one in hidden if len(one) > 5).text(str(error)),)
+            raise
+
+    async def _send(self, spec: WebhookSpec, event: Event, keys: Sequence[bytes]) -> str:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        try:
+            if spec.kind == WEBHOOK:
+                body = event_text(event, ENTRY_MAX).encode()
+                headers |= signed_headers(message_id(event_id(event)), int(self.outside._clock()), body, keys)
+                headers["Content-Type"] = "application/cloudevents+json"
+            else:
+                body = json.dumps(message(spec.kind, self.outside.alert(event)), ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
             raise NotDelivered(f"the event cannot be written: {error}") from error
-        headers = self.outside.headers(spec, event, body)
         try:
             async with asyncio.timeout(self.outside._timeout_s):
                 answer, text = await self._post(spec, headers, body)
@@ -133,6 +170,7 @@ class _Sender:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise NotDelivered(_unreached(error)) from None
         _check(answer, text)
+        return f"{answer.status_code} {text}".strip()
 
     async def _post(self, spec: WebhookSpec, headers: Mapping[str, str], body: bytes) -> tuple[httpx.Response, str]:
         """Try the addresses in order. Return the answer of the first one that accepts the connection, and its text."""

@@ -139,13 +139,15 @@ def build() -> App:
         ("manager", MANAGER, "Crawl managers: streams of runs."),
         ("graph", GRAPH, "Graphs: runs and functions with dependencies."),
         ("schedule", SCHEDULE, "Schedules: runs, managers and graphs at due times."),
-        ("webhook", WEBHOOK, "Webhooks: signed events for other systems."),
+        ("webhook", WEBHOOK, "Webhooks and alerts: events for other systems, messages for people."),
         ("db", DB, "The database."),
         ("cluster", CLUSTER, "The Kubernetes cluster."),
     )
     for group, verbs, text in groups:
         below = App(
-            name=group, help=text, group="Runs" if group in ("crawler", "manager", "graph", "schedule") else "Services"
+            name=(group, "alert") if group == "webhook" else group,
+            help=text,
+            group="Runs" if group in ("crawler", "manager", "graph", "schedule") else "Services",
         )
         for name, (function, line) in verbs.items():
             below.command(f"{ROOM}.{function}", name=name, help=line)

@@ -20,6 +20,11 @@ from .subjects import By, Limit, Named, Project, Shown
 KIND = Named(WEBHOOK)
 Name = Annotated[str, Parameter(help="the webhook's name")]
 Status = Literal["delivered", "failed", "skipped"]
+Kind = Annotated[
+    Literal["webhook", "slack", "teams", "discord", "email"] | None,
+    Parameter(help="webhook: signed events; the others: alerts for people. Default: webhook"),
+]
+Url = Annotated[str, Parameter(help="https address of the receiver, env:NAME, or for email: addresses with commas")]
 #: Seconds to wait for the result of a test.
 WAIT_S = 15.0
 #: Name of an option -> field of a definition.
@@ -56,29 +61,33 @@ def create(
     name: Name,
     /,
     *,
-    url: Annotated[str, Parameter(help="https address of the receiver")],
+    url: Url,
+    kind: Kind = None,
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
     project: Project = None,
     by: By = None,
 ) -> None:
     """Create a webhook, or replace the definition of an existing one."""
-    if not options.secret:
+    if not options.secret and kind in (None, "webhook"):
         raise CommandFailed(Exit.USAGE, "--secret is missing", None, "give --secret env:NAME; see crawlctl webhook -h")
-    body = {"url": url, **options.given(), **({} if project is None else {"project": project})}
-    KIND.put(name, body, by, _following)
+    KIND.put(name, _given(options, url=url, kind=kind, project=project), by, _following)
 
 
 def update(
     name: Name,
     /,
     *,
-    url: Annotated[str | None, Parameter(help="https address of the receiver")] = None,
+    url: Url | None = None,
+    kind: Kind = None,
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
     by: By = None,
 ) -> None:
     """Change a webhook: each given option replaces its old value. An empty text removes the filter."""
-    given = {**({} if url is None else {"url": url}), **options.given()}
-    KIND.put(name, KIND.definition(name, given), by, _following)
+    KIND.put(name, KIND.definition(name, _given(options, url=url, kind=kind)), by, _following)
+
+
+def _given(options: WebhookOptions, **more: str | None) -> dict[str, object]:
+    return {**options.given(), **{name: value for name, value in more.items() if value is not None}}
 
 
 def _following(found: Document) -> str:

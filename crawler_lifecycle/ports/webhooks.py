@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.projects import DEFAULT
+from crawler_lifecycle.domain.webhooks.alerts import Alert
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, check_webhook_name
 
 from .runs import Event
@@ -22,8 +23,21 @@ class ReceiverGone(NotDelivered):
 class WebhookSender(Protocol):
     """The connections to the receiver of one webhook."""
 
-    async def send(self, spec: WebhookSpec, event: Event) -> None:
-        """Sign and deliver one event within 10 seconds. Raises ``NotDelivered``, and ``ReceiverGone`` after a 410."""
+    async def send(self, spec: WebhookSpec, event: Event) -> str:
+        """Deliver one event within 10 seconds, and return the receiver's answer.
+
+        Raises ``NotDelivered``, and ``ReceiverGone`` after a 410.
+        """
+
+
+class Mailer(Protocol):
+    """The mail server of the installation."""
+
+    async def mail(self, to: Sequence[str], alert: Alert, id: str) -> str:
+        """Send one e-mail within 10 seconds, and return the server's answer. Raises ``NotDelivered``.
+
+        ``id``: the same for every try.
+        """
 
 
 class WebhookSenders(Protocol):
@@ -90,6 +104,8 @@ class Tried:
 
     seq: int
     error: str | None = None
+    answer: str | None = None
+    """The words of a receiver that accepted a test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +120,7 @@ class WebhookDelivery:
     """``delivered``, ``failed`` (the delivery is tried again) or ``skipped`` (it is not tried again)."""
     tries: int
     error: str | None
+    """The reason of a failure, or the receiver's answer to a delivered test."""
     delivered_at: datetime | None
 
 

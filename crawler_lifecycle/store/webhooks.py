@@ -262,7 +262,8 @@ class WebhookStore(StorePart):
                 raise _fenced(webhook_id)
             now, errors = self._clock(), [one.error for one in tried if one.error is not None]
             if tried:  # of several tries of one event only the last is recorded
-                record_tries(conn, webhook_sink(webhook_id), {one.seq: one.error for one in tried}, now)
+                answers = {one.seq: one.answer for one in tried}
+                record_tries(conn, webhook_sink(webhook_id), {one.seq: one.error for one in tried}, now, answers)
             new: dict[str, Any] = {"through_seq": max(row["through_seq"], through_seq)}
             if len(errors) < len(tried):
                 new["delivered_at"] = now

@@ -17,9 +17,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.cloudevents import cloud_event
@@ -29,6 +26,7 @@ from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.domain.webhooks.signing import message_id
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import ReceiverGone
+from tests.support.certificates import certificate
 from tests.support.faulty_http import Answer, serving
 from tests.support.hostile_addresses import HOSTILE
 from tests.support.receiver import ENVIRONMENT, OTHER, SECRET, Receiver
@@ -231,17 +229,7 @@ def test_it_is_asked_at_every_delivery_and_the_answer_is_what_is_called(receiver
 @pytest.fixture
 def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A certificate of hooks.example.com with its key, and the only one that is trusted."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "hooks")])
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    made = made.serial_number(7).not_valid_before(datetime(2020, 1, 1)).not_valid_after(datetime(2120, 1, 1))
-    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("hooks.example.com")]), critical=False)
-    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    plain = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file = tmp_path / "certificate.pem"
-    file.write_bytes(plain + made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    file = certificate(tmp_path / "certificate.pem", "hooks.example.com")
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     return file
 

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.domain.variables import OF_WEBHOOKS, check_variable
+from crawler_lifecycle.domain.variables import OF_WEBHOOKS, REFERENCE, check_variable
 
-from .definition import NUMBER, WebhookSpec
+from .definition import EMAIL, NUMBER, WebhookSpec
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -50,8 +50,12 @@ class WebhookRules:
     def check(self, spec: WebhookSpec) -> None:
         """Raise ``InvalidRequest`` for a forbidden address, and for secrets that are not for webhooks.
 
-        Names are not resolved here.
+        Names are not resolved here, and no reference. An e-mail goes to the mail server of the settings.
         """
+        for key, one in (("url", spec.url), *(("secrets", one) for one in spec.secrets)):
+            check_variable(key, one, self.env_prefix, f"{_SETTING}ENV_PREFIX")
+        if spec.kind == EMAIL or spec.url.startswith(REFERENCE):
+            return
         parts = urlsplit(spec.url)
         host = (parts.hostname or "").removesuffix(".")
         here = self.loopback and is_loopback(host)
@@ -61,8 +65,6 @@ class WebhookRules:
             self.check_address(host, host)
         elif _INNER_NAME.fullmatch(host.lower()) and not here and not self.networks:
             raise _refusal(host, "it is a name of a private network")
-        for one in spec.secrets:
-            check_variable("secrets", one, self.env_prefix, f"{_SETTING}ENV_PREFIX")
 
     def check_address(self, host: str, address: str) -> None:
         """Raise ``InvalidRequest`` if this address of the host may not be called."""

@@ -1,4 +1,4 @@
-"""The definition of a webhook: its address, its events, and the secrets for their signatures."""
+"""The definition of a webhook: its kind, its address, its events, and the secrets for their signatures."""
 
 from __future__ import annotations
 
@@ -24,6 +24,20 @@ WEBHOOKS_MAX = 1_000
 #: A webhook is paused after its deliveries have failed for this many seconds.
 GIVE_UP_S = 24 * 3600.0
 
+#: The kinds of webhooks: signed events for programs, and alerts for people.
+WEBHOOK, EMAIL = "webhook", "email"
+CHATS = ("slack", "teams", "discord")
+KINDS = (WEBHOOK, *CHATS, EMAIL)
+#: The events of alerts whose definition names none: what ended, and what needs a person.
+ALERTS = ("run.ended", "manager.ended", "graph.ended", "run.blocked", "run.stale", "schedule.missed", "webhook.paused")
+#: The most addresses of one e-mail.
+RECIPIENTS_MAX = 20
+#: The end of an address that answers show in place of the secret part.
+HIDDEN = "/…"
+
+_RECIPIENT = re.compile(
+    r"(?=.{3,254}$)[A-Za-z0-9.!#$&'*+/=?^_`{|}~-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}"
+)
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*", re.ASCII)
@@ -79,8 +93,9 @@ class WebhookSpec:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     url: str
-    secrets: list[str]
-    """References ``env:NAME`` to the secrets: one, or two while a secret is replaced."""
+    """The address, or a reference ``env:NAME`` to it. The addresses of an e-mail are separated by commas."""
+    secrets: list[str] = field(default_factory=list)
+    """References ``env:NAME`` to the secrets: one, or two while a secret is replaced. Only the kind webhook signs."""
     events: list[str] = field(default_factory=list)
     """Types of events, or a pattern such as ``run.*`` for all types of one kind. Empty: all types."""
     crawlers: list[str] = field(default_factory=list)
@@ -88,15 +103,24 @@ class WebhookSpec:
     flows: list[str] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
+    kind: str = WEBHOOK
 
     def __post_init__(self) -> None:
-        check_url(self.url)
-        if not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
+        if self.kind not in KINDS:
+            raise refusal("kind", self.kind, f"choose from {', '.join(KINDS)}")
+        if self.kind == EMAIL:
+            _check_recipients(self.recipients)
+        elif not _is_reference(self.url):
+            check_url(self.url, hidden=self.kind in CHATS)
+        if self.kind != WEBHOOK:
+            if self.secrets:
+                raise refusal("secrets", len(self.secrets), f"leave them out: the kind {self.kind} is not signed")
+        elif not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
             raise refusal(
                 "secrets", len(self.secrets), "give one reference, or two different references while the secret changes"
             )
         for secret in self.secrets:
-            if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
+            if not _is_reference(secret):
                 # The message does not show the text, because it may be the secret itself.
                 raise InvalidRequest(
                     "secrets: this is no reference; give env:NAME, a variable of the workers of the role webhooks"
@@ -118,7 +142,12 @@ class WebhookSpec:
     def document(self) -> dict[str, Any]:
         """The definition as JSON, without unset fields."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in values.items() if value != []}
+        return {name: value for name, value in values.items() if value not in ([], WEBHOOK)}
+
+    @property
+    def recipients(self) -> list[str]:
+        """The addresses of an e-mail."""
+        return [one.strip() for one in str(self.url).removeprefix("mailto:").split(",")]
 
     @property
     def types(self) -> list[str]:
@@ -142,31 +171,53 @@ def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) ->
     return {**state, **own, **(run or {})}
 
 
-def check_url(url: object) -> None:
-    """Raise ``InvalidRequest`` unless the text is a valid address. ``WebhookRules`` decides if it may be called."""
-    cure = "give an address such as https://hooks.example.com/crawls"
+def shown(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the definition as answers show it: the address of a channel without its end, which is a secret."""
+    scheme, there, rest = str(definition.get("url")).partition("://")
+    if definition.get("kind") not in CHATS or not there:
+        return definition
+    return {**definition, "url": f"{scheme}://{re.split('[/?]', rest)[0]}{HIDDEN}"}
+
+
+def _is_reference(text: object) -> bool:
+    return isinstance(text, str) and _SECRET.fullmatch(text) is not None
+
+
+def _check_recipients(found: Sequence[str]) -> None:
+    wrong = [one for one in found if not _RECIPIENT.fullmatch(one)]
+    if wrong or len(found) > RECIPIENTS_MAX:
+        cure = f"give 1 to {RECIPIENTS_MAX} addresses such as ops@example.com, with commas between them"
+        raise refusal("url", wrong[0] if wrong else len(found), cure)
+
+
+def check_url(url: object, *, hidden: bool = False) -> None:
+    """Raise ``InvalidRequest`` unless the text is a valid address. ``WebhookRules`` decides if it may be called.
+
+    ``hidden``: the message does not show the address, because it is a secret.
+    """
+    cure, said = "give an address such as https://hooks.example.com/crawls", "…" if hidden else url
     if isinstance(url, str) and "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
         # The message does not show the address, because it may contain a password.
         raise InvalidRequest("url: a name or password in it is not allowed; deliveries are signed, check the signature")
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url or len(url) > URL_MAX:
-        raise refusal("url", url, f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names")
+        raise refusal("url", said, f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names")
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
         if NUMBER.fullmatch(host):
             ipaddress.ip_address(host)
     except ValueError:
-        raise refusal("url", url, cure) from None
+        raise refusal("url", said, cure) from None
     named = f"[{host}]" if ":" in host else host
     exact = parts.netloc.lower() == (named if port is None else f"{named}:{port}")
     if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or not exact:
-        raise refusal("url", url, cure)
+        raise refusal("url", said, cure)
     if port is not None and port not in _PORTS:
-        raise refusal("url", url, f"{cure}: without a port, or with one from 1024 to 65535")
+        raise refusal("url", said, f"{cure}: without a port, or with one from 1024 to 65535")
     if parts.fragment or "#" in url:
-        raise refusal("url", url, "leave out what follows #")
+        raise refusal("url", said, "leave out what follows #")
     if parts.scheme == "http" and not is_loopback(host):
-        raise refusal("url", url, "give an https address; http is for loopback on a developer's machine")
+        raise refusal("url", said, "give an https address; http is for loopback on a developer's machine")
 
 
 def _check_values(name: str, values: Sequence[object]) -> None:

@@ -6,15 +6,22 @@ Temporal is unavailable: workers of the role audit check that each webhook has i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.domain.webhooks.definition import VALUES_MAX, WebhookSpec, check_webhook_name
+from crawler_lifecycle.domain.webhooks.definition import (
+    ALERTS,
+    VALUES_MAX,
+    WEBHOOK,
+    WebhookSpec,
+    check_webhook_name,
+    shown,
+)
 from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
@@ -26,16 +33,22 @@ Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 
 
 class PutWebhook(StrictBody):
-    """Body of ``PUT /v1/webhooks/{name}``: the address, the secrets that sign, and the filters of events.
+    """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets that sign, and the filters of events.
 
     An event must fit each given filter: one of the filter's values is enough. A filter that is left out selects all.
     """
 
+    kind: Literal["webhook", "slack", "teams", "discord", "email"] = "webhook"
+    """``webhook``: signed events for programs. The others are alerts: short messages for people."""
     url: str
-    secrets: Annotated[list[str], Field(min_length=1, max_length=2)]
-    """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the secret changes."""
+    """The https address, or ``env:NAME``, an environment variable that holds it. For ``email``: addresses with commas
+    between them. Answers hide the end of a chat's address, and that form means the address on record."""
+    secrets: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
+    """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the secret changes.
+    Only the kind ``webhook`` has secrets, and needs one."""
     events: Values = Field(default_factory=list)
-    """Types of events, or a name such as ``run.*`` for all types of one kind."""
+    """Types of events, or a name such as ``run.*`` for all types of one kind. Without it: all, and for alerts what
+    ended or needs a person."""
     crawlers: Values = Field(default_factory=list)
     tags: Values = Field(default_factory=list)
     flows: Values = Field(default_factory=list)
@@ -48,7 +61,13 @@ class PutWebhook(StrictBody):
     def spec(self) -> WebhookSpec:
         """Return the definition. Raises ``InvalidRequest``."""
         names = type(self).model_fields.keys() - {"requested_by", "project"}
-        return WebhookSpec(**{name: getattr(self, name) for name in names})
+        spec = WebhookSpec(**{name: getattr(self, name) for name in names})
+        return spec if spec.events or spec.kind == WEBHOOK else replace(spec, events=list(ALERTS))
+
+    def over(self, row: WebhookRow | None) -> Self:
+        """Return the body with the address on record, if it has the form in which answers show that address."""
+        same = row is not None and self.kind == row.definition.get("kind") and self.url == shown(row.definition)["url"]
+        return self.model_copy(update={"url": row.definition["url"]}) if row is not None and same else self
 
 
 class PauseWebhook(PauseBody):
@@ -90,7 +109,7 @@ class WebhookCommands:
     async def put(self, name: str, body: PutWebhook) -> Commanded[WebhookRow]:
         """Create a webhook, or change its definition. A repeat changes nothing."""
         check_webhook_name(name)
-        spec = body.spec()
+        spec = body.over(await self.seen(name)).spec()
         self.rules.check(spec)
         put = (name, spec.document(), body.requested_by, body.project)
         with mismatch("name"):

@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.names import EVENT_TYPES
-from crawler_lifecycle.domain.webhooks.definition import FILTERS
+from crawler_lifecycle.domain.webhooks.definition import FILTERS, KINDS
+from crawler_lifecycle.domain.webhooks.definition import shown as shown_definition
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, read
@@ -28,8 +29,8 @@ from crawler_lifecycle.web.problems import JsonBody, Problem
 
 _PUT, _PAUSE = JsonBody(PutWebhook), JsonBody(PauseWebhook)
 _SECRETS = ("secret", "next_secret")
-_KNOWN = ("name", "revision", "url", *_SECRETS, "events", *FILTERS, "paused", "was_paused", "reason")
-_PLACES = {name: name for name in ("name", "url", "events", *FILTERS, "reason")} | {"secrets": "secret"}
+_KNOWN = ("name", "revision", "kind", "url", *_SECRETS, "events", *FILTERS, "paused", "was_paused", "reason")
+_PLACES = {name: name for name in ("name", "kind", "url", "events", *FILTERS, "reason")} | {"secrets": "secret"}
 #: The types of events in the form: first all types of each kind, then each type.
 EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]
 
@@ -50,6 +51,7 @@ def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
         async def kept() -> str:
             body, name = _PUT.read(json.dumps(body_of(given)).encode()), given.get("name", "").strip()
             row = await commands.seen(name)
+            body = body.over(row)
             # Check boxes have no order.
             if row is not None and set(body.events) == set(row.definition.get("events", [])):
                 body = body.model_copy(update={"events": list(row.definition.get("events", []))})
@@ -62,7 +64,7 @@ def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
         # A value without ``env:`` may be the secret itself, so it is not written into the page.
         given = {name: text for name, text in given.items() if name not in _SECRETS or text.startswith("env:")}
         wrong = problem and fields.placed(problem, _PLACES)
-        values: dict[str, Any] = {"given": given, "wrong": wrong, "events": EVENTS, "filters": FILTERS}
+        values: dict[str, Any] = {"given": given, "wrong": wrong, "events": EVENTS, "filters": FILTERS, "kinds": KINDS}
         values["ticked"] = given.get("events", "").split("\n")
         return answer(request, "webhook_form.html", status=problem.status if problem else 200, **values)
 
@@ -70,15 +72,15 @@ def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the body of the API for the values of the form."""
     body: dict[str, Any] = {name: fields.lines(given[name]) for name in ("events", *FILTERS) if name in given}
-    body |= {"url": given["url"].strip()} if "url" in given else {}
+    body |= {name: given[name].strip() for name in ("kind", "url") if name in given}
     return body | {"secrets": [given[name].strip() for name in _SECRETS if name in given]}
 
 
 def of_row(row: WebhookRow) -> dict[str, str]:
     """Return the form's values for a webhook. If they are sent unchanged, nothing changes. Raises ``Problem`` 409."""
-    definition = row.definition
+    definition = shown_definition(row.definition)
     given = {"name": row.name, "revision": str(row.revision), "url": str(definition["url"])}
-    given |= dict(zip(_SECRETS, definition["secrets"], strict=False))
+    given |= {"kind": definition.get("kind", ""), **dict(zip(_SECRETS, definition.get("secrets", ()), strict=False))}
     for name in ("events", *FILTERS):
         values = definition.get(name, [])
         given[name] = "\n".join(values)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.projects import narrowed
-from crawler_lifecycle.domain.webhooks.definition import NAME_MAX
+from crawler_lifecycle.domain.webhooks.definition import NAME_MAX, shown
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
@@ -47,7 +47,7 @@ class Webhook(BaseModel):
     project: str
     """The project whose events it gets; ``*``: all projects."""
     definition: Mapping[str, Any]
-    """The definition, in the form of the body of a put."""
+    """The definition, in the form of the body of a put. The address of a chat has ``…`` in place of its secret end."""
     revision: int
     state: Literal["active", "failing", "paused"]
     failing_since: datetime | None
@@ -68,7 +68,7 @@ class Webhook(BaseModel):
     @classmethod
     def of(cls, row: WebhookRow, **more: Any) -> Self:
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
-        return cls(**same, **more)
+        return cls(**{**same, "definition": shown(row.definition)}, **more)
 
 
 class AcceptedWebhook(Webhook):

@@ -25,6 +25,9 @@ from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, new_table
 
 from .rows import Row, made
 
+#: A text for the numbers of events.
+Said = Mapping[int, str | None]
+
 outbox_counter = new_table(
     "outbox_counter",
     Column("id", Integer, primary_key=True, autoincrement=False),
@@ -87,10 +90,11 @@ def facts(row: Row, *names: str) -> dict[str, Any]:
     return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}
 
 
-def record_tries(conn: Connection, sink: str, tried: Mapping[int, str | None], now: datetime) -> bool:
+def record_tries(conn: Connection, sink: str, tried: Said, now: datetime, answers: Said | None = None) -> bool:
     """Record one try to deliver each of these events to ``sink``: its number, and its error, or ``None``: it succeeded.
 
-    A delivered event stays delivered. Removed events are left out. Returns whether all events exist.
+    A delivered event stays delivered. Removed events are left out. ``answers``: words of receivers that are kept with
+    delivered events. Returns whether all events exist.
     """
     d, new = outbox_delivery.c, []
     # The events are locked, so that the pruner removes them either before this transaction or after it.
@@ -103,7 +107,7 @@ def record_tries(conn: Connection, sink: str, tried: Mapping[int, str | None], n
         values: dict[str, object] = {"status": "failed", "error": tried[seq], "delivered_at": None}
         delivered_at = row["delivered_at"] if row is not None else None
         if tried[seq] is None or delivered_at is not None:
-            values = {"status": "delivered", "error": None, "delivered_at": delivered_at or now}
+            values = {"status": "delivered", "error": (answers or {}).get(seq), "delivered_at": delivered_at or now}
         if row is None:
             new.append({"seq": seq, "sink": sink, "tries": 1, **values})
         else:

@@ -42,6 +42,12 @@ def spec(**fields: Any) -> WebhookSpec:
         ({"events": ["*"]}, "run.ended"),
         ({"tags": [""]}, "tags"),
         ({"flows": ["x"] * 101}, "flows"),
+        ({"kind": "pager"}, "slack"),
+        ({"kind": "slack"}, "not signed"),
+        ({"kind": "email", "secrets": [], "url": "https://hooks.example.com/"}, "ops@example.com"),
+        ({"kind": "email", "secrets": [], "url": "a@b.example\r\nBcc: c@d.example"}, "ops@example.com"),
+        ({"kind": "email", "secrets": [], "url": "env:CRAWL_HOOK"}, "ops@example.com"),
+        ({"kind": "email", "secrets": [], "url": ",".join(["a@b.example"] * 21)}, "1 to 20"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_cure(fields: dict[str, Any], word: str) -> None:
@@ -61,6 +67,8 @@ def test_it_is_read_as_it_was_written() -> None:
     one = spec(events=["run.*", "correction.made"], tags=["nightly"])
     assert WebhookSpec.read(one.document()) == one
     assert WebhookSpec.read(spec().document()) == spec()
+    mail = spec(url="mailto:a@b.example, c+d@e.example", kind="email", secrets=[])
+    assert WebhookSpec.read(mail.document()).recipients == ["a@b.example", "c+d@e.example"]
     with pytest.raises(InvalidRequest, match="definition"):
         WebhookSpec.read({**one.document(), "colour": "red"})
 

@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.webhooks.definition import ALERTS
 from tests.gateway.gateway_world import World
 
 FORM = {"name": "nightly", "kind": "run", "crawler": "plain", "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
@@ -243,11 +244,29 @@ def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser:
     assert world.webhook("shop").state == "paused"
 
 
+def test_the_form_of_an_alert_does_not_show_its_secret_address_and_keeps_it(world: World, browser: TestClient) -> None:
+    url = "https://hooks.slack.com/services/T0/B0/hunter2"
+    made = {"name": "shop", "kind": "slack", "url": url}
+    assert browser.post("/webhooks/new", data=made).headers.get("location") == "/webhooks/shop"
+    assert world.webhook("shop").definition == {"kind": "slack", "url": url, "events": list(ALERTS)}
+    for page in ("/webhooks", "/webhooks/shop", "/webhooks/new?name=shop"):
+        assert "hunter2" not in browser.get(page).text
+    assert "<option selected>slack</option>" in browser.get("/webhooks/new?name=shop").text
+    shown = filled(browser.get("/webhooks/new?name=shop")) | {"kind": "slack"}
+    assert browser.post("/webhooks/new", data=shown).status_code == 303
+    assert world.webhook("shop").revision == 1
+    assert browser.post("/webhooks/new", data=shown | {"statuses": "FAILED"}).status_code == 303
+    assert (world.webhook("shop").revision, world.webhook("shop").definition["url"]) == (2, url)
+
+
 def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser: TestClient) -> None:
     for given, field, words in [
         ({"url": "http://169.254.169.254/"}, "url", "https"),
         ({"url": ""}, "url", "missing"),
-        ({"secret": ""}, "secret", "at least 1"),
+        ({"secret": ""}, "secret", "give one reference"),
+        ({"kind": "slack"}, "secret", "leave them out"),
+        ({"kind": "email", "secret": ""}, "url", "ops@example.com"),
+        ({"kind": "pager"}, "kind", "slack"),
         ({"secret": "whsec_verysecret"}, "secret", "this is no reference"),
         ({"next_secret": "env:CRAWL_HOOK"}, "secret", "two different references"),
         ({"events": "run.exploded"}, "events", "choose from"),

@@ -64,6 +64,42 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
         )
 
 
+def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(world: World) -> None:
+    chat = {"kind": "teams", "url": "https://x.example.com:443/workflows/1?sig=hunter2", "events": ["run.ended"]}
+    with world.client() as client:
+        ok(client.put(PATH, json=chat))
+        for answer in (client.get(PATH), client.get("/v1/webhooks"), client.put(PATH, json=chat)):
+            assert ok(answer)
+            assert "hunter2" not in answer.text
+        shown = ok(client.get(PATH))["definition"]
+        assert shown["url"] == "https://x.example.com:443/…"
+        changed = ok(client.put(PATH, json={**shown, "tags": ["a"]}))
+        assert changed["revision"] == 2
+        row = world.store.webhooks.get_webhook("shop")
+        assert row is not None
+        assert row.definition["url"] == chat["url"]
+        for other in ({**shown, "kind": "slack"}, {**shown, "kind": "webhook", "secrets": ["env:CRAWL_HOOK"]}):
+            answer = client.put(PATH, json=other)
+            assert (answer.status_code, "hunter2" in answer.text) == (422, False), "of another kind it would be shown"
+        hidden = client.put(PATH, json={"kind": "slack", "url": "http://hooks.example.com/hunter2"})
+        assert (hidden.status_code, "hunter2" in hidden.text) == (422, False)
+        named = ok(client.put(PATH, json={"kind": "slack", "url": "env:CRAWL_HOOK_CHAT"}))
+        assert named["definition"]["url"] == "env:CRAWL_HOOK_CHAT"
+        assert "run.ended" in named["definition"]["events"]
+        assert client.put(PATH, json={"kind": "slack", "url": "env:AWS_SECRET_ACCESS_KEY"}).status_code == 422
+
+
+def test_a_test_that_was_taken_says_what_the_receiver_answered(world: World) -> None:
+    with world.client() as client:
+        ok(client.put(PATH, json={"kind": "email", "url": "ops@example.com"}))
+        seq = ok(client.post(f"{PATH}/test"), 202)["seq"]
+        row = world.store.webhooks.follow_webhook("shop", "f")
+        assert row is not None
+        world.store.webhooks.note_tries(row.webhook_id, "f", [Tried(seq, answer="250 queued")], seq, settled=True)
+        [told] = ok(client.get(f"{PATH}/deliveries"))["deliveries"]
+        assert (told["status"], told["error"]) == ("delivered", "250 queued")
+
+
 def test_what_cannot_be_is_refused_by_name(world: World) -> None:
     for change, word in [
         ({"url": "http://127.0.0.1/"}, "https"),

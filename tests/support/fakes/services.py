@@ -315,11 +315,12 @@ class FakeWebhooks:
         """Itself."""
         yield self
 
-    async def send(self, spec: WebhookSpec, event: Event) -> None:
+    async def send(self, spec: WebhookSpec, event: Event) -> str:
         """See ``WebhookSender``."""
         if self.fails is not None and self.fails_for in (None, event.subject):
             raise self.fails
         self.sent.append(event)
+        return "204"
 
 
 class FakeSink:

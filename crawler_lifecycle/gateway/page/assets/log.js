@@ -5,15 +5,20 @@
   const FLUSH_MS = 250, SLICE_CHARS = 256 * 1024, PENDING_MAX = 2 * 1024 * 1024, RETRY_MS = 3000;
   const pre = document.getElementById("log"), state = document.getElementById("state");
   const pause = document.getElementById("pause"), label = document.getElementById("search");
-  const search = label.querySelector("input");
+  const search = label.querySelector("input"), choice = document.getElementById("level"), level = choice.querySelector("select");
+  // The words by which loggers, languages and shells name a level. Only the beginning of a line is read.
+  const LEVELS = [["error", /(?<![/\w])(?:CRITICAL|ERROR|FATAL)\b|^Traceback |^panic: |^(?:Uncaught )?[\w$.]*(?:Error|Exception)\b/],
+    ["warning", /(?<![/\w])WARN(?:ING)?\b/]];
+  const levelOf = (line) => LEVELS.find(([, rule]) => rule.test(line.slice(0, 300)))?.[0];
   const CONTROL = new RegExp("\\x1b\\[[0-?]*[ -/]*[@-~]|\\x1b[\\]PX^_][^\\x07\\x1b\\n]*(?:\\x07|\\x1b\\\\)?|\\x1b[ -/]*[0-~]?"
     + "|[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]", "g");
   let lines = [], chars = 0, open = "", pending = "", flushing = false, skipped = false, stop = null, paused = false, told = "";
 
   const say = (text) => { if (text !== told) state.textContent = told = text; };
   const fits = () => {
-    const wanted = search.value.toLowerCase();
-    return (line) => !wanted || line.toLowerCase().includes(wanted);
+    const wanted = search.value.toLowerCase(), least = level.value;
+    const loud = (line) => !least || levelOf(line) === "error" || levelOf(line) === least;
+    return (line) => (!wanted || line.toLowerCase().includes(wanted)) && loud(line);
   };
   const atEnd = () => pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 40;
   const short = (line) => line.length > LINE_CHARS ? `${line.slice(0, LINE_CHARS)} … (${line.length} characters, cut here)` : line;
@@ -28,13 +33,21 @@
         part = document.createElement("div");
         part.lines = part.chars = 0;
       }
-      const piece = [];
+      const piece = [joins ? "\n" : ""];
       for (; from < text.length && part.lines < BLOCK && part.chars < BLOCK_CHARS; from += 1) {
-        piece.push(text[from]);
+        const named = levelOf(text[from]);
+        if (named) {
+          const line = document.createElement("span");
+          line.className = named;
+          line.textContent = text[from];
+          part.append(piece.join(""), line);
+          piece.length = 0;
+          piece.push("\n");
+        } else piece.push(text[from], "\n");
         part.lines += 1;
         part.chars += text[from].length + 1;
       }
-      part.append((joins ? "\n" : "") + piece.join("\n"));
+      part.append(piece.join("").replace(/\n$/, ""));
       part.style.containIntrinsicBlockSize = `auto ${part.lines * 1.35}em`;
       if (!joins) pre.append(part);
     }
@@ -66,7 +79,7 @@
   const redraw = () => {
     pre.replaceChildren();
     block(open ? [...lines, short(open)] : lines);
-    if (search.value) say(`${shown("lines")} of ${lines.length} lines contain it`);
+    if (search.value || level.value) say(`${shown("lines")} of ${lines.length} lines ${search.value ? "contain it" : "have this level"}`);
     pre.scrollTop = pre.scrollHeight;
   };
   const rest = () => new Promise((go) => setTimeout(go));
@@ -143,11 +156,19 @@
     pause.setAttribute("aria-pressed", String(paused));
     if (paused) { stop?.abort(); flush(); say("Paused. After the pause, the last lines are loaded again."); } else restart();
   });
-  search.addEventListener("input", redraw);
+  search.addEventListener("input", () => {
+    // The address of the page keeps the search, so that it can be sent to others.
+    history.replaceState(history.state, "", search.value ? `#search=${encodeURIComponent(search.value)}` : location.pathname + location.search);
+    redraw();
+  });
+  level.addEventListener("change", redraw);
+  if (location.hash.startsWith("#search=")) {
+    try { search.value = decodeURIComponent(location.hash.slice(8)); } catch { search.value = ""; }
+  }
   document.addEventListener("visibilitychange", () => { if (document.hidden) stop?.abort(); else restart(); });
   // After a silence, the connection of the log may hang for ever.
   document.addEventListener("page:news", restart);
-  pause.hidden = label.hidden = false;
+  pause.hidden = label.hidden = choice.hidden = false;
   setInterval(flush, FLUSH_MS);
   restart();
 })();

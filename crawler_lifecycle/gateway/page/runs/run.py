@@ -26,6 +26,7 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, size, visible
 from crawler_lifecycle.gateway.page.runs.commands import outcome_of
+from crawler_lifecycle.gateway.page.runs.story import told
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -83,7 +84,10 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         values: dict[str, Any] = {"run": run, "ladder": ladder(run), "workflow": workflow, "now": clock()}
         values["pooled"] = store.pools.known_pools.counted
         values |= {"schedule": schedule_of(run.request_id), "manager": names_of_workflow(run.parent or "")}
-        values |= {**tasks_of(store, run), **history_of(store, timeline, row)}
+        values |= {**tasks_of(store, run), **(history := history_of(store, timeline, row))}
+        whole: bool = history["whole_timeline"]
+        oldest = history["timeline"][::-1] if whole else history["timeline"]
+        values |= told(run, values["tasks"], oldest, whole=whole)
         return answer(request, "run.html", beside=compared(store.runs, row, clock()), **values)
 
     @app.get("/runs/{run_id}/tasks", operation_id="showTasks", include_in_schema=False)

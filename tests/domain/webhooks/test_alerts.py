@@ -1,0 +1,113 @@
+"""Alerts: what people are told, quoted for each service and within its limits."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.names import EVENT_TYPES
+from crawler_lifecycle.domain.webhooks.alerts import alert_of, message
+from crawler_lifecycle.domain.webhooks.definition import ALERTS
+
+ENDED: dict[str, Any] = {
+    **{"run_id": 7, "project": "default", "crawler": "services", "status": "FAILED", "outcome": "partial"},
+    **{"cause": "1 of 4 tasks did not succeed; ValueError: no price", "tasks": {"SUCCEEDED": 3, "FAILED": 1}},
+    **{"pages": 1830, "items": 912, "errors": 4},
+}
+HOSTILE = "<!channel> @everyone <https://a.example|b> *b* _i_ ```code``` [x](https://a.example)\r\nBcc: a@b \u202e\0"
+
+
+def test_it_names_the_run_its_end_the_cause_the_counts_and_the_page() -> None:
+    alert = alert_of("run.ended", "runs/7", ENDED, "https://crawls.example.com/")
+    assert alert.title == "Run 7 of services: FAILED (partial)"
+    assert alert.cause == "1 of 4 tasks did not succeed; ValueError: no price"
+    assert alert.line == "Tasks: 3 SUCCEEDED, 1 FAILED · Pages: 1,830 · Items: 912 · Errors: 4"
+    assert (alert.link, alert.bad) == ("https://crawls.example.com/runs/7", True)
+    assert alert_of("run.ended", "runs/7", ENDED, None).link is None
+
+
+@pytest.mark.parametrize(
+    ("type", "subject", "body", "title", "path"),
+    [
+        (
+            "graph.ended",
+            "graphs/a b/ü",
+            {"key": "a b/ü", "state": "completed"},
+            "Graph a b/ü: completed",
+            "a%20b%2F%C3%BC",
+        ),
+        ("manager.ended", "managers/3", {"name": "m", "status": "COMPLETED"}, "Manager m: COMPLETED", "3"),
+        ("run.started", "runs/7", {"run_id": 7, "crawler": "c", "started": False}, "Run 7 of c: not started", "7"),
+        (
+            "schedule.missed",
+            "schedules/n",
+            {"name": "n", "reason": "late"},
+            "Schedule n: a due time began nothing",
+            "n",
+        ),
+        ("webhook.test", "webhooks/1", {"name": "ops"}, "Webhook ops: this is a test", "ops"),
+    ],
+)
+def test_each_subject_has_its_words_and_its_page(
+    type: str, subject: str, body: dict[str, Any], title: str, path: str
+) -> None:
+    alert = alert_of(type, subject, body, "http://h")
+    assert (alert.title, alert.link) == (title, f"http://h/{subject.partition('/')[0]}/{path}")
+
+
+def test_a_correction_says_what_was_believed_and_what_was_true() -> None:
+    body = {"run_id": 7, "crawler": "c", "corrections": [{"believed": "RUNNING", "truth": "FAILED"}]}
+    assert alert_of("correction.made", "runs/7", body, None).cause == "Recorded was RUNNING, true was FAILED."
+
+
+def test_every_event_has_an_alert_and_alerts_without_a_choice_have_events() -> None:
+    for type in EVENT_TYPES:
+        assert alert_of(type, "runs/7", {"run_id": 7, "crawler": "c"}, None).title.startswith("Run 7 of c: ")
+    assert set(ALERTS) <= EVENT_TYPES
+
+
+def texts(form: Any) -> list[str]:
+    """Every text in a message that a service may interpret."""
+    if isinstance(form, dict):
+        return [text for name, one in form.items() if name not in ("$schema", "url") for text in texts(one)]
+    if isinstance(form, list):
+        return [text for one in form for text in texts(one)]
+    return [form] if isinstance(form, str) else []
+
+
+def test_texts_of_crawlers_are_quoted() -> None:
+    alert = alert_of("run.ended", "runs/7", {**ENDED, "outcome": HOSTILE, "cause": HOSTILE}, None)
+    assert all(text.isprintable() for text in (alert.title, alert.cause, alert.line)), "no header gets a second line"
+    for text in texts(message("slack", alert)):
+        assert "<" not in text
+        assert "```" not in text.removeprefix("```").removesuffix("```")
+    assert all(block["text"]["verbatim"] for block in message("slack", alert)["blocks"])
+    assert message("slack", alert_of("run.ended", "runs/7", ENDED, "http://h"))["blocks"][-1]["text"][
+        "text"
+    ].startswith("<http://h/")
+    [card] = message("teams", alert)["attachments"]
+    assert {one["type"] for one in card["content"]["body"]} == {"RichTextBlock"}, "the block without marks and mentions"
+    told = message("discord", alert)
+    assert told["allowed_mentions"] == {"parse": []}
+    assert "content" not in told
+    said = re.sub(r"\\[^0-9A-Za-z]", "", told["embeds"][0]["description"])
+    assert not set(said) & set("*_~`|<>[]()@#"), "each mark is quoted"
+
+
+@pytest.mark.parametrize("character", ["x", "&", "*", "😀", "ü"])
+def test_every_message_fits_its_service(character: str) -> None:
+    long = character * 300_000
+    body = {**ENDED, "outcome": long, "cause": long, "tasks": {long: 1}, "project": long}
+    alert = alert_of("run.ended", "runs/7", body, "https://crawls.example.com")
+    assert len(json.dumps(message("teams", alert), ensure_ascii=False).encode()) < 28 * 1024
+    assert all(len(block["text"]["text"]) <= 3000 for block in message("slack", alert)["blocks"])
+    [embed] = message("discord", alert)["embeds"]
+    assert len(embed["title"]) <= 256
+    assert len(embed["description"]) <= 4096
+    assert len(embed["footer"]["text"]) <= 2048
+    assert not [text for text in texts(message("discord", alert)) if text.endswith("\\…")]
+    ends = [text.rstrip("`*")[-6:] for text in texts(message("slack", alert))]
+    assert not [end for end in ends if "&" in end and ";" not in end.rpartition("&")[2]], "no quoted form is cut"
