@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.clocks import not_ahead
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, RunRow, TransitionRow
 from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .lists import ATTENTION, RunFilters, counted_by_hour, newest_of_each, newest_runs
+from .lists import ATTENTION, RunFilters, counted_by_hour, counted_runs, newest_of_each, newest_runs, runs_by_id
 from .rows import load_request, run_row, whole_run
+from .search import Reach, distinct, found
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
@@ -48,46 +52,70 @@ class RunReader(RunPart):
             raise missing(run_id)
         return load_request(rows[0])
 
-    def list_runs(
+    def list_runs(self, *, before_run_id: int | None = None, limit: int = 50, **wanted: Any) -> list[RunRow]:
+        """Return runs of the caller's project that meet every given filter, the newest first (``_filters``)."""
+        filters = replace(self._filters(**wanted), before_run_id=before_run_id)
+        with self._db.reading() as conn:
+            return [run_row(row) for row in newest_runs(conn, filters, limit)]
+
+    def search_runs(
         self,
+        search: str | None,
+        sort: str | None = None,
         *,
         before_run_id: int | None = None,
+        offset: int = 0,
         limit: int = 50,
+        **wanted: Any,
+    ) -> tuple[list[RunRow], Reach]:
+        """Return the same runs, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
+        ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
+        filters = replace(self._filters(**wanted), before_run_id=before_run_id)
+        with self._db.reading() as conn:
+            run_ids, reach = found(conn, filters, search, sort, (offset, limit), self._clock())
+            rows = {row.run_id: row for row in runs_by_id(conn, run_ids)}
+        return [rows[run_id] for run_id in run_ids if run_id in rows], reach
+
+    def count_found(self, most: int, **wanted: Any) -> int:
+        """Return the number of runs that ``list_runs`` lists with these filters, at most ``most``."""
+        with self._db.reading() as conn:
+            return counted_runs(conn, self._filters(**wanted), most)
+
+    def known_values(self, most: int) -> dict[str, list[str]]:
+        """Return the values of runs by the name of their filter, at most ``most`` of each. A caller of one project gets
+        no pools and flows."""
+        # The others have no index of one project.
+        names = ("crawler", "outcome", "tag", *(("pool", "flow_id") if only() is None else ()))
+        with self._db.reading() as conn:
+            return {name: sorted(distinct(conn, name, most)) for name in names}
+
+    def _filters(
+        self,
+        *,
         status: Sequence[str] = (),
-        stage: str | None = None,
-        crawler: str | None = None,
-        pool: str | None = None,
-        trigger: str | None = None,
-        outcome: str | None = None,
-        flow_id: str | None = None,
-        parent: str | None = None,
         tags: Sequence[str] = (),
         created_from: datetime | None = None,
         created_until: datetime | None = None,
         attention: bool = False,
-    ) -> list[RunRow]:
-        """Return runs of the caller's project that meet every given filter and have all of the tags, the newest first.
+        **equal: str | None,
+    ) -> RunFilters:
+        """Return the filters of a list. ``equal``: a column, such as ``crawler``, and its value.
 
-        ``created_from`` is included in the range, ``created_until`` is not. ``attention``: only runs that need
-        attention, since ``created_from`` (default: of the last 30 days). Such a run failed and no person ended it, or
-        it has the outcome ``coverage``. No later run of the same work (crawler, arguments, settings, tasks) or of the
-        same schedule completed.
+        A run has all of the tags. ``created_from`` is included in the range, ``created_until`` is not. ``attention``:
+        only runs that need attention, since ``created_from`` (default: of the last 30 days). Such a run failed and no
+        person ended it, or it has the outcome ``coverage``. No later run of the same work (crawler, arguments,
+        settings, tasks) or of the same schedule completed.
         """
-        wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
-        wanted |= {"parent": parent, "pool": pool}
         if attention and created_from is None:
             created_from = self._clock() - ATTENTION
-        filters = RunFilters(
-            equal={name: str(value) for name, value in wanted.items() if value is not None},
+        return RunFilters(
+            equal={name: str(value) for name, value in equal.items() if value is not None},
             statuses=[str(one) for one in status],
             tags=list(tags),
-            before_run_id=before_run_id,
             created_from=created_from,
             created_until=created_until,
             attention=attention,
         )
-        with self._db.reading() as conn:
-            return [run_row(row) for row in newest_runs(conn, filters, limit)]
 
     def count_runs(self, status: Sequence[str], most: int) -> int:
         """Return the number of runs that have one of these statuses, at most ``most``."""
