@@ -255,8 +255,8 @@ class RunViews:
         """Return the number of runs that fit the filters, for people. Blocks."""
         if page.next_page_token is None and filters.page_token is None:
             return f"{len(page.runs):,}"
-        if page.fits is not None:
-            return f"{page.fits:,}" if page.note is None else f"at least {max(page.fits, len(page.runs)):,}"
+        if filters.search is not None:
+            return f"{page.fits:,}" if page.note is None else f"at least {max(page.fits or 0, len(page.runs)):,}"
         with narrowed(filters.project):
             found = self._store.runs.count_found(most + 1, **_wanted(filters))
         return f"{found:,}" if found <= most else f"more than {most:,}"

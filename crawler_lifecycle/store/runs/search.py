@@ -36,7 +36,7 @@ SORTS = ("crawler", "status", "outcome", "verified_at", "pages", "items", "error
 
 @dataclass(slots=True)
 class Reach:
-    """How far a search or an order reached."""
+    """The reach of a search or an order."""
 
     window: int = WINDOW
     whole: bool = True
