@@ -238,7 +238,7 @@ class RunViews:
         if filters.search is None and filters.sort is None:
             rows = self._store.runs.list_runs(before_run_id=before, limit=size, **wanted)
         else:
-            place = {"before_run_id": before, "offset": offset, "limit": size}
+            place: dict[str, Any] = {"before_run_id": before, "offset": offset, "limit": size}
             rows, reach = self._store.runs.search_runs(filters.search, filters.sort, **place, **wanted)
             words = reach_words(reach, searched=filters.search is not None, sorted_=filters.sort is not None)
             more = {"fits": reach.fits, "note": words}

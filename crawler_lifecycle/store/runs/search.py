@@ -38,10 +38,10 @@ SORTS = ("crawler", "status", "outcome", "verified_at", "pages", "items", "error
 class Reach:
     """The reach of a search or an order."""
 
-    window: int = WINDOW
-    whole: bool = True
+    window: int
+    whole: bool
     """True if the window contained every run that meets the other filters."""
-    fits: int = 0
+    fits: int
     """The number of runs in the window that contain the text."""
     left: list[str] = field(default_factory=list)
     """What was searched only in the window: ``arguments``, ``tags`` …"""
@@ -59,7 +59,7 @@ def found(
         columns |= {"request": type_coerce(request, Text).label("request")}
     window = newest_runs(conn, filters, WINDOW, *columns.values())
     rows = window if search is None else _fitting(window, search)
-    reach = Reach(whole=len(window) < WINDOW, fits=len(rows))
+    reach = Reach(WINDOW, len(window) < WINDOW, len(rows))
     if sort is not None:
         return [row["run_id"] for row in _in_order(rows, sort, now)][offset : offset + limit], reach
     run_ids = [row["run_id"] for row in rows[:limit]]

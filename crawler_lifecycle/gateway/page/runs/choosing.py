@@ -44,7 +44,7 @@ def pairs(asked: Asked) -> Iterator[tuple[str, Any]]:
 
 def facets(asked: Asked, known: Mapping[str, Sequence[str]]) -> dict[str, list[Choice]]:
     """Return the values that exist of each filter, by its word. Those that are chosen are among them."""
-    values = {"status": list(RunStatus), "trigger": list(Trigger), **known}
+    values: dict[str, Sequence[str]] = {"status": list(RunStatus), "trigger": list(Trigger), **known}
     found = {}
     for name, word in _FACETS.items():
         chosen = [str(value) for one, value in pairs(asked) if one == name]

@@ -161,27 +161,26 @@ class PageFilters(RunFilters):
 
 def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay, runs: RunReader) -> None:
     """Add the list of runs."""
-    values_kept = KeptForEach(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
+    kept = KeptForEach(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
 
     @app.get("/", operation_id="showRuns", include_in_schema=False)
     async def show_runs(request: Request) -> Response:
         """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
         filters = read(PageFilters, request.query_params.multi_items())
-        reads = (health.read_within, day.read_within, values_kept.own.read_within)
-        found, *others = await asyncio.gather(
-            run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters)),
-            *(read(HEALTH_WAIT_S) for read in reads),
-        )
-        return await run_in_threadpool(shown, request, filters, *found, *others)
+        read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
+        read_strip, read_day = health.read_within(HEALTH_WAIT_S), day.read_within(HEALTH_WAIT_S)
+        read_known = kept.own.read_within(HEALTH_WAIT_S)
+        found, strip, bars, known = await asyncio.gather(read_runs, read_strip, read_day, read_known)
+        return await run_in_threadpool(shown, request, filters, strip, bars, known, *found)
 
     def shown(
         request: Request,
         filters: PageFilters,
-        page: RunPage,
-        tasks: dict[int, RunTasks],
         strip: HealthStrip | None,
         bars: Day | None,
         known: dict[str, list[str]] | None,
+        page: RunPage,
+        tasks: dict[int, RunTasks],
     ) -> Response:
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
         values: dict[str, Any] = {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock()}
