@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, exists, func, or_, select, union_all
 
@@ -45,6 +45,25 @@ _OF_STATUS = (
     *("project_status_run_id", "project_crawler_status_run_id"),
 )
 """Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS`` only with a status."""
+
+
+class Wanted(TypedDict, total=False):
+    """The filters of a list of runs, as callers name them. A run has all of the tags. ``created_from`` is included in
+    the range, ``created_until`` is not. ``attention``: see ``RunFilters``; without ``created_from``, of the last 30
+    days."""
+
+    status: Sequence[str]
+    stage: str | None
+    crawler: str | None
+    pool: str | None
+    trigger: str | None
+    outcome: str | None
+    flow_id: str | None
+    parent: str | None
+    tags: Sequence[str]
+    created_from: datetime | None
+    created_until: datetime | None
+    attention: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Unpack
 
 from sqlalchemy import and_, func, or_, select
 
@@ -19,7 +18,7 @@ from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, Ru
 from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .lists import ATTENTION, RunFilters, counted_by_hour, counted_runs, newest_of_each, newest_runs, runs_by_id
+from .lists import ATTENTION, RunFilters, Wanted, counted_by_hour, counted_runs, newest_of_each, newest_runs, runs_by_id
 from .rows import load_request, run_row, whole_run
 from .search import Reach, distinct, found
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
@@ -52,9 +51,9 @@ class RunReader(RunPart):
             raise missing(run_id)
         return load_request(rows[0])
 
-    def list_runs(self, *, before_run_id: int | None = None, limit: int = 50, **wanted: Any) -> list[RunRow]:
-        """Return runs of the caller's project that meet every given filter, the newest first (``_filters``)."""
-        filters = replace(self._filters(**wanted), before_run_id=before_run_id)
+    def list_runs(self, *, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[Wanted]) -> list[RunRow]:
+        """Return runs of the caller's project that meet every given filter, the newest first."""
+        filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
             return [run_row(row) for row in newest_runs(conn, filters, limit)]
 
@@ -66,17 +65,17 @@ class RunReader(RunPart):
         before_run_id: int | None = None,
         offset: int = 0,
         limit: int = 50,
-        **wanted: Any,
+        **wanted: Unpack[Wanted],
     ) -> tuple[list[RunRow], Reach]:
         """Return the same runs, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
         ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
-        filters = replace(self._filters(**wanted), before_run_id=before_run_id)
+        filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
             run_ids, reach = found(conn, filters, search, sort, (offset, limit), self._clock())
             rows = {row.run_id: row for row in runs_by_id(conn, run_ids)}
         return [rows[run_id] for run_id in run_ids if run_id in rows], reach
 
-    def count_found(self, most: int, **wanted: Any) -> int:
+    def count_found(self, most: int, **wanted: Unpack[Wanted]) -> int:
         """Return the number of runs that ``list_runs`` lists with these filters, at most ``most``."""
         with self._db.reading() as conn:
             return counted_runs(conn, self._filters(**wanted), most)
@@ -89,32 +88,19 @@ class RunReader(RunPart):
         with self._db.reading() as conn:
             return {name: sorted(distinct(conn, name, most)) for name in names}
 
-    def _filters(
-        self,
-        *,
-        status: Sequence[str] = (),
-        tags: Sequence[str] = (),
-        created_from: datetime | None = None,
-        created_until: datetime | None = None,
-        attention: bool = False,
-        **equal: str | None,
-    ) -> RunFilters:
-        """Return the filters of a list. ``equal``: a column, such as ``crawler``, and its value.
-
-        A run has all of the tags. ``created_from`` is included in the range, ``created_until`` is not. ``attention``:
-        only runs that need attention, since ``created_from`` (default: of the last 30 days). Such a run failed and no
-        person ended it, or it has the outcome ``coverage``. No later run of the same work (crawler, arguments,
-        settings, tasks) or of the same schedule completed.
-        """
-        if attention and created_from is None:
+    def _filters(self, before_run_id: int | None = None, **wanted: Unpack[Wanted]) -> RunFilters:
+        created_from = wanted.get("created_from")
+        if wanted.get("attention") and created_from is None:
             created_from = self._clock() - ATTENTION
+        columns = ("stage", "crawler", "pool", "trigger", "outcome", "flow_id", "parent")
         return RunFilters(
-            equal={name: str(value) for name, value in equal.items() if value is not None},
-            statuses=[str(one) for one in status],
-            tags=list(tags),
+            equal={name: str(wanted[name]) for name in columns if wanted.get(name) is not None},  # type: ignore[literal-required]
+            statuses=[str(one) for one in wanted.get("status", ())],
+            tags=list(wanted.get("tags", ())),
+            before_run_id=before_run_id,
             created_from=created_from,
-            created_until=created_until,
-            attention=attention,
+            created_until=wanted.get("created_until"),
+            attention=wanted.get("attention", False),
         )
 
     def count_runs(self, status: Sequence[str], most: int) -> int:
