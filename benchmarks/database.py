@@ -74,7 +74,7 @@ def _figures(name: str, url: str) -> None:
     filled = time.monotonic() - begun
     print(f"{name}: filled with {RUNS:,} runs and {LARGE_RUNS * EACH:,} tasks in {filled:.0f} s", flush=True)
     try:
-        for figure in (_lists, _screens, _counts, _events, _additions, _sync):
+        for figure in (_lists, _finds, _screens, _counts, _events, _additions, _sync):
             figure(store, name)
     finally:
         store.close()
@@ -158,6 +158,34 @@ def _lists(store: Store, name: str) -> None:
         end="",
     )
     print("(reach: <= 50 ms on MariaDB)")
+    for title, median in sorted(medians.items(), key=lambda one: -one[1]):
+        print(f"    {median:7.1f} ms  {title}")
+
+
+def _searches() -> dict[str, dict[str, Any]]:
+    """Texts of many and of few runs, in the newest ones and only far below them, and other orders."""
+    texts = {"every run": "crawl", "a tag on 1 in 1,000": "RAR", "no run": "zzzz", "old flows": "flow-1000"}
+    texts |= {"more flows than are listed": "flow-1", "numbers": "77", "one number": "12345"}
+    found = {f"search for {title}": {"search": text} for title, text in texts.items()}
+    ended = {"status": ["FAILED", "COMPLETED"]}
+    found |= {f"search for {title}, ended": {"search": text, **ended} for title, text in texts.items()}
+    found["search for a tag, crawler"] = {"search": "rar", "crawler": "crawler-7"}
+    found["search for a tag, tag"] = {"search": "rar", "tags": [COMMON_TAG]}
+    found |= {f"order of {sort}": {"search": None, "sort": sort} for sort in ("-items", "took", "crawler")}
+    return found
+
+
+def _finds(store: Store, name: str) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        title: lambda wanted=wanted: store.runs.search_runs(limit=PAGE + 1, **wanted)
+        for title, wanted in _searches().items()
+    }
+    calls["total of all runs"] = lambda: store.runs.count_found(10_001)
+    calls["total of a tag, FAILED"] = lambda: store.runs.count_found(10_001, tags=[COMMON_TAG], status=["FAILED"])
+    calls["values that filters offer, once in 10 s"] = lambda: store.runs.known_values(100)
+    medians = _rotated(calls, 7)
+    worst = max(medians, key=lambda title: medians[title])
+    print(f"  search and order among {RUNS:,} runs, worst: {medians[worst]:.1f} ms ({worst}) (reach: <= 100 ms)")
     for title, median in sorted(medians.items(), key=lambda one: -one[1]):
         print(f"    {median:7.1f} ms  {title}")
 

@@ -29,7 +29,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_assets(app)
     add_login(app, gateway.logins, clock)
     add_start(app, gateway.commands, gateway.crawlers, store)  # before the runs, or "new" would be a run
-    add_runs(app, views, gateway.health, LastDay(store.runs, views))
+    add_runs(app, views, gateway.health, LastDay(store.runs, views), store.runs)
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views)
     add_files(app, gateway.files, views, store.runs)

@@ -16,6 +16,7 @@ from tests.page.people import start
 PAGES = {
     "runs": "/",
     "attention": "/?attention=true",
+    "found": "/?search=pla&status=COMPLETED&sort=-pages&all=true",
     "start": "/runs/new?crawler=plain",
     "again": "/runs/new?like={stopped}",
     "stopped": "/runs/{stopped}",

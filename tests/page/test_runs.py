@@ -117,6 +117,56 @@ def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: V
     expect(boxes).to_have_count(0)
 
 
+def test_keys_find_choose_and_open_a_run(world: World, visitor: Visitor) -> None:
+    runs = [start(world, args={"max_pages": "1", "delay": "0"}, tags=[tag]) for tag in ("by xQz", "by mouse")]
+    until(lambda: all(world.status(one) == "COMPLETED" for one in runs), "the end of both")
+    page = visitor.open("/")
+    press = page.keyboard.press
+    press("/")
+    page.keyboard.type("xqZ")
+    expect(row(page, runs[1])).to_have_count(0)
+    expect(row(page, runs[0])).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_have_value("xqZ")
+    expect(page).to_have_url(re.compile(r"/\?search=xqZ$"))
+    expect(page.get_by_text("1 run", exact=True)).to_be_visible()
+    press("j")
+    expect(page.get_by_role("searchbox")).to_have_value("xqZj")
+    press("Backspace")
+    expect(row(page, runs[0])).to_be_visible()
+    press("Escape")
+    press("j")
+    press("x")
+    expect(page.get_by_text("1 chosen")).to_be_visible()
+    press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    visitor.look(page)
+    press("Escape")
+    press("v")
+    page.get_by_label("Name").fill("<b>mine")
+    press("Enter")
+    expect(page.get_by_role("link", name="<b>mine")).to_have_attribute("href", "/?search=xqZ")
+    press("Escape")
+    page.get_by_role("link", name=str(runs[0]), exact=True).press("Enter")
+    expect(page).to_have_url(re.compile(rf"/runs/{runs[0]}$"))
+
+
+def test_on_a_phone_the_first_run_is_in_the_first_screen(world: World, visits: Visits) -> None:
+    runs = [start(world, "broken", tags=["t" * 200, "\u202eRTL", "\U0001f577"]), start(world)]
+    until(lambda: world.status(runs[0]) == "FAILED", "its end")
+    visitor = visits(str(world.stack.addresses["gateway"]), viewport={"width": 390, "height": 844})
+    page = visitor.open("/")
+    expect(page.get_by_role("link", name="Webhooks")).to_be_hidden()
+    page.get_by_text("Menu").click()
+    expect(page.get_by_role("link", name="Webhooks")).to_be_visible()
+    page.get_by_text("Menu").click()
+    for run_id in runs:
+        expect(row(page, run_id)).to_be_in_viewport(ratio=1)
+        status = row(page, run_id).locator(".status")
+        expect(status).to_be_in_viewport(ratio=1)
+        assert status.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth"), "it is not cut"
+    assert row(page, runs[0]).bounding_box()["height"] < 60, "two lines"  # type: ignore[index]
+
+
 def test_eight_tabs_move_at_the_same_time(world: World, visitor: Visitor) -> None:
     run_id = start(world)
     tabs = [visitor.open(f"/runs/{run_id}") for _ in range(8)]

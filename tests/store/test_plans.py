@@ -42,6 +42,7 @@ from crawler_lifecycle.ports.schedules import TargetRef
 from crawler_lifecycle.ports.webhooks import Tried
 from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store.base.outbox import outbox_event
+from crawler_lifecycle.store.runs import search
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, crawl, group, step
@@ -353,6 +354,7 @@ def readers(store: Store, filled: Filled) -> None:
     for wanted in FILTERS:
         store.runs.list_runs(**wanted)
         store.runs.list_runs(**wanted, before_run_id=filled.size.runs // 2)
+    searching(store, filled)
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
@@ -402,12 +404,25 @@ def readers(store: Store, filled: Filled) -> None:
             of_one_project(store, filled)
 
 
+def searching(store: Store, filled: Filled) -> None:
+    """A search that goes on among older runs, and lists in another order."""
+    for wanted in ({}, {"status": ["FAILED", "COMPLETED"]}, {"crawler": "crawler-7"}, {"tags": [COMMON_TAG]}):
+        for text in ("rare", "crawler-1", "flow-2", "7"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(search, "WINDOW", 20)
+                store.runs.search_runs(text, **wanted)
+        store.runs.search_runs(None, "-took", **wanted)
+        store.runs.count_found(1_000, **wanted)
+    store.runs.known_values(100)
+
+
 def of_one_project(store: Store, filled: Filled) -> None:
     """What a caller of one project asks for. All rows are of the first one, as where nobody speaks of projects."""
     run_id = filled.large.run_id
     for wanted in FILTERS:
         store.runs.list_runs(**wanted)
         store.runs.list_runs(**wanted, before_run_id=filled.size.runs // 2)
+    searching(store, filled)
     store.runs.get_run(run_id)
     store.runs.find_run("filled-77")
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)

@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
+from crawler_lifecycle.store.runs.search import SORTS
 
 Row = TypeVar("Row")
 #: The most characters of a file name in an address. Names in an archive may be longer.
@@ -52,9 +53,21 @@ class OfProject(Paging):
     project: str | None = None
 
 
+def _order(value: str) -> str:
+    if value.removeprefix("-") not in SORTS:
+        raise ValueError(f"choose from {', '.join(SORTS)}; with a - in front, the largest is first")
+    return value
+
+
+def _trimmed(value: object) -> object:
+    return (value.strip() or None) if isinstance(value, str) else value
+
+
 class RunFilters(OfProject):
     """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
 
+    search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = None
+    sort: Annotated[str, AfterValidator(_order)] | None = None
     status: Annotated[list[RunStatus], Field(default_factory=list)]
     stage: Stage | None = None
     crawler: str | None = None

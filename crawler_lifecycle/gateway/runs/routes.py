@@ -29,7 +29,7 @@ from crawler_lifecycle.gateway.api.paging import (
     cut,
     id_before,
 )
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.runs.answers import (
     Accepted,
     CorrectionPage,
@@ -43,6 +43,7 @@ from crawler_lifecycle.gateway.runs.answers import (
     UploadTicket,
     facts_of_line,
     facts_of_tasks,
+    reach_words,
 )
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
@@ -201,7 +202,7 @@ def _ticket(tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int,
 ENDED_MAX = 5_000
 _NO_TASKS = RunTasks(TaskCounts({}))
 #: Filters that the store does not have under the same name.
-_OWN = {"page_size", "page_token", "tag", "project"}
+_OWN = {"page_size", "page_token", "tag", "project", "search", "sort"}
 
 
 def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
@@ -231,18 +232,34 @@ class RunViews:
             return self._listed(filters)
 
     def _listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-        rows = self._store.runs.list_runs(
-            before_run_id=decode("run", filters.page_token),
-            limit=filters.page_size + 1,
-            tags=filters.tag,
-            **filters.model_dump(include=RunFilters.model_fields.keys() - _OWN),
-        )
+        wanted, size, more = _wanted(filters), filters.page_size + 1, dict[str, Any]()
+        offset = decode("sorted", filters.page_token) or 0 if filters.sort else 0
+        before = None if filters.sort else decode("run", filters.page_token)
+        if filters.search is None and filters.sort is None:
+            rows = self._store.runs.list_runs(before_run_id=before, limit=size, **wanted)
+        else:
+            place: dict[str, Any] = {"before_run_id": before, "offset": offset, "limit": size}
+            rows, reach = self._store.runs.search_runs(filters.search, filters.sort, **place, **wanted)
+            words = reach_words(reach, searched=filters.search is not None, sorted_=filters.sort is not None)
+            more = {"fits": reach.fits, "note": words}
         page, token = cut("run", rows, filters.page_size, lambda row: row.run_id)
+        if filters.sort and token:
+            token = encode("sorted", offset + filters.page_size)
         now = self.clock()
         overdue = Overdue.of(self._store.overdue.overdue_looks(overdue_before(now)), now)
         tasks = self.tasks_of(page)
         runs = [self.of(row, now, tasks[row.run_id]) for row in page]
-        return RunPage(runs=runs, next_page_token=token, overdue=overdue), tasks
+        return RunPage(runs=runs, next_page_token=token, overdue=overdue, **more), tasks
+
+    def counted(self, filters: RunFilters, page: RunPage, most: int) -> str:
+        """Return the number of runs that fit the filters, for people. Blocks."""
+        if page.next_page_token is None and filters.page_token is None:
+            return f"{len(page.runs):,}"
+        if filters.search is not None:
+            return f"{page.fits:,}" if page.note is None else f"at least {max(page.fits or 0, len(page.runs)):,}"
+        with narrowed(filters.project):
+            found = self._store.runs.count_found(most + 1, **_wanted(filters))
+        return f"{found:,}" if found <= most else f"more than {most:,}"
 
     def of(self, row: RunRow, now: datetime, tasks: RunTasks | None = None) -> Run:
         """Return one run as in a list. With ``tasks``, its ``waiting`` also uses facts about its tasks."""
@@ -287,10 +304,21 @@ class RunViews:
         )
 
 
+def _wanted(filters: RunFilters) -> dict[str, Any]:
+    """Return the filters under the names of the store."""
+    return {**filters.model_dump(include=RunFilters.model_fields.keys() - _OWN), "tags": filters.tag}
+
+
 def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     @app.get("/v1/runs", operation_id="listRuns", **documents(RunPage))
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """The runs that fit all given filters, newest first. ``status`` and ``tag`` may be given several times.
+
+        ``search`` selects runs that contain this text in their number, crawler, tags, flow or arguments; upper and
+        lower case are the same. ``sort`` is another order: crawler, status, outcome, verified_at, pages, items, errors,
+        started_at, took or trigger, with a ``-`` in front for the largest first. Both read the newest 2,000 runs that
+        meet the other filters. A search goes on among older runs by crawler, tag, flow and the beginning of the number;
+        ``note`` says what it left out.
 
         ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a person. Such a run
         failed and was not ended by a person, or its items lack fields that the catalogue expects (outcome

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, exists, func, or_, select, union_all
 
@@ -47,6 +47,25 @@ _OF_STATUS = (
 """Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS`` only with a status."""
 
 
+class Wanted(TypedDict, total=False):
+    """The filters of a list of runs, as callers name them. A run has all of the tags. ``created_from`` is included in
+    the range, ``created_until`` is not. ``attention``: see ``RunFilters``; without ``created_from``, of the last 30
+    days."""
+
+    status: Sequence[str]
+    stage: str | None
+    crawler: str | None
+    pool: str | None
+    trigger: str | None
+    outcome: str | None
+    flow_id: str | None
+    parent: str | None
+    tags: Sequence[str]
+    created_from: datetime | None
+    created_until: datetime | None
+    attention: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RunFilters:
     """The filters of a list of runs. ``equal`` has columns of ``run_history`` with the required value."""
@@ -63,18 +82,17 @@ class RunFilters:
     outcome ``coverage``. No later run of the same work or schedule completed."""
 
 
-def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
-    """Return the rows of the newest ``limit`` runs that meet the filters, the newest first."""
-    r = run_history.c
-    # A flow or a parent is of one project, and its index finds fewer runs.
-    of_project = seen(run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags)
-    conditions = [*of_project, *(r[name] == value for name, value in filters.equal.items())]
-    conditions += _times(conn, filters)
-    if filters.before_run_id is not None:
-        conditions.append(r.run_id < filters.before_run_id)
-    page = _page(conditions, filters, limit)
-    query = select(run_history).join(page, page.c.run_id == r.run_id).order_by(r.run_id.desc()).limit(limit)
-    return conn.execute(query).mappings().all()
+def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
+    """Return the newest ``limit`` runs that meet the filters, the newest first: these columns of them, or all."""
+    r, page = run_history.c, united(page_of(filters, times_of(conn, filters), limit))
+    query = select(*(columns or [run_history])).join(page, page.c.run_id == r.run_id)
+    return conn.execute(query.order_by(r.run_id.desc()).limit(limit)).mappings().all()
+
+
+def counted_runs(conn: Connection, filters: RunFilters, most: int) -> int:
+    """Return the number of runs that meet the filters, at most ``most``."""
+    page = united(page_of(filters, times_of(conn, filters), most))
+    return min(conn.execute(select(func.count()).select_from(page)).scalar_one(), most)
 
 
 def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
@@ -111,12 +129,22 @@ def counted_by_hour(conn: Connection, since: datetime, hours: int) -> list[Count
     return found[:hours]
 
 
-def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
-    """Return a subquery with the ids of the page. With several statuses it has the ids of one page for each status."""
-    kinds = [[run_history.c.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
+def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: int) -> list[Select[Any]]:
+    """Return queries of the ids of the page: one, or one for each status. ``times``: the conditions of ``times_of``."""
+    r = run_history.c
+    # A flow or a parent is of one project, and its index finds fewer runs.
+    of_project = seen(run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags)
+    conditions = [*of_project, *(r[name] == value for name, value in filters.equal.items()), *times]
+    if filters.before_run_id is not None:
+        conditions.append(r.run_id < filters.before_run_id)
+    kinds = [[r.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
     if filters.attention:
         kinds = _attention(filters.statuses)
-    queries = [_ids([*conditions, *kind], filters, limit) for kind in kinds]
+    return [_ids([*conditions, *kind], filters, limit) for kind in kinds]
+
+
+def united(queries: Sequence[Select[Any]]) -> Subquery:
+    """Return one subquery for all of these."""
     if len(queries) == 1:
         return queries[0].subquery("page")
     parts = [query.subquery(f"page_{n}") for n, query in enumerate(queries)]
@@ -166,7 +194,7 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
     return [kind for status, kind in kinds.items() if not statuses or status in statuses]
 
 
-def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
+def times_of(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
     """Return the conditions for the range of time, and for a range of ids that contains all runs of that time."""
     r = run_history.c
     conditions: list[ColumnElement[bool]] = []

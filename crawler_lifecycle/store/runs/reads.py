@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Unpack
 
 from sqlalchemy import and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.clocks import not_ahead
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, RunRow, TransitionRow
 from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .lists import ATTENTION, RunFilters, counted_by_hour, newest_of_each, newest_runs
+from .lists import ATTENTION, RunFilters, Wanted, counted_by_hour, counted_runs, newest_of_each, newest_runs, runs_by_id
 from .rows import load_request, run_row, whole_run
+from .search import Reach, distinct, found
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
@@ -48,46 +51,57 @@ class RunReader(RunPart):
             raise missing(run_id)
         return load_request(rows[0])
 
-    def list_runs(
-        self,
-        *,
-        before_run_id: int | None = None,
-        limit: int = 50,
-        status: Sequence[str] = (),
-        stage: str | None = None,
-        crawler: str | None = None,
-        pool: str | None = None,
-        trigger: str | None = None,
-        outcome: str | None = None,
-        flow_id: str | None = None,
-        parent: str | None = None,
-        tags: Sequence[str] = (),
-        created_from: datetime | None = None,
-        created_until: datetime | None = None,
-        attention: bool = False,
-    ) -> list[RunRow]:
-        """Return runs of the caller's project that meet every given filter and have all of the tags, the newest first.
-
-        ``created_from`` is included in the range, ``created_until`` is not. ``attention``: only runs that need
-        attention, since ``created_from`` (default: of the last 30 days). Such a run failed and no person ended it, or
-        it has the outcome ``coverage``. No later run of the same work (crawler, arguments, settings, tasks) or of the
-        same schedule completed.
-        """
-        wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
-        wanted |= {"parent": parent, "pool": pool}
-        if attention and created_from is None:
-            created_from = self._clock() - ATTENTION
-        filters = RunFilters(
-            equal={name: str(value) for name, value in wanted.items() if value is not None},
-            statuses=[str(one) for one in status],
-            tags=list(tags),
-            before_run_id=before_run_id,
-            created_from=created_from,
-            created_until=created_until,
-            attention=attention,
-        )
+    def list_runs(self, *, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[Wanted]) -> list[RunRow]:
+        """Return runs of the caller's project that meet every given filter, the newest first."""
+        filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
             return [run_row(row) for row in newest_runs(conn, filters, limit)]
+
+    def search_runs(
+        self,
+        search: str | None,
+        sort: str | None = None,
+        *,
+        before_run_id: int | None = None,
+        offset: int = 0,
+        limit: int = 50,
+        **wanted: Unpack[Wanted],
+    ) -> tuple[list[RunRow], Reach]:
+        """Return the same runs, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
+        ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
+        filters = self._filters(before_run_id, **wanted)
+        with self._db.reading() as conn:
+            run_ids, reach = found(conn, filters, search, sort, (offset, limit), self._clock())
+            rows = {row.run_id: row for row in runs_by_id(conn, run_ids)}
+        return [rows[run_id] for run_id in run_ids if run_id in rows], reach
+
+    def count_found(self, most: int, **wanted: Unpack[Wanted]) -> int:
+        """Return the number of runs that ``list_runs`` lists with these filters, at most ``most``."""
+        with self._db.reading() as conn:
+            return counted_runs(conn, self._filters(**wanted), most)
+
+    def known_values(self, most: int) -> dict[str, list[str]]:
+        """Return the values of runs by the name of their filter, at most ``most`` of each. A caller of one project gets
+        no pools and flows."""
+        # The others have no index of one project.
+        names = ("crawler", "outcome", "tag", *(("pool", "flow_id") if only() is None else ()))
+        with self._db.reading() as conn:
+            return {name: sorted(distinct(conn, name, most)) for name in names}
+
+    def _filters(self, before_run_id: int | None = None, **wanted: Unpack[Wanted]) -> RunFilters:
+        created_from = wanted.get("created_from")
+        if wanted.get("attention") and created_from is None:
+            created_from = self._clock() - ATTENTION
+        columns = ("stage", "crawler", "pool", "trigger", "outcome", "flow_id", "parent")
+        return RunFilters(
+            equal={name: str(wanted[name]) for name in columns if wanted.get(name) is not None},  # type: ignore[literal-required]
+            statuses=[str(one) for one in wanted.get("status", ())],
+            tags=list(wanted.get("tags", ())),
+            before_run_id=before_run_id,
+            created_from=created_from,
+            created_until=wanted.get("created_until"),
+            attention=wanted.get("attention", False),
+        )
 
     def count_runs(self, status: Sequence[str], most: int) -> int:
         """Return the number of runs that have one of these statuses, at most ``most``."""

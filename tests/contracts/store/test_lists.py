@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.schedules.definition import due_request_id
 from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
+from crawler_lifecycle.store.runs import search
 from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
 from tests.contracts.store.world import START, World, request
 
@@ -130,6 +132,79 @@ def runs_are_counted_by_hour(world: World, many: list[RunRow]) -> None:
     assert expected[0].total()
 
 
+def said(row: RunRow, *, old: bool) -> list[str]:
+    """What a search compares: everything among the newest runs, and of older ones what has an index."""
+    tags, args = row.request["tags"], {} if old else row.request["args"]
+    texts = [row.crawler, row.flow_id or "", *tags, *(f"{name}={value}" for name, value in args.items())]  # type: ignore[attr-defined,misc]
+    return [text.rstrip().casefold() for text in texts]
+
+
+def a_text_is_found_in_any_case(world: World, many: list[RunRow]) -> None:
+    for window in (search.WINDOW, 7):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(search, "WINDOW", window)
+            for text in ("SERVICE", "site", "ZÜR", "flow-2", "f ?", "%", "_", "nobody", "1", "2", str(many[3].run_id)):
+                for wanted in ({}, {"status": ["COMPLETED", "FAILED"]}, {"crawler": "sitemap"}, {"tags": ["a b"]}):
+                    fitting = [row for row in many if fits(row, wanted)]
+                    expected = []
+                    for n, row in enumerate(fitting):
+                        number = str(row.run_id)
+                        there = text in number if n < window else number.startswith(text)
+                        if there or any(text.casefold() in one for one in said(row, old=n >= window)):
+                            expected.append(row)
+                    found, reach = world.store.runs.search_runs(text, limit=50, **wanted)
+                    assert found == expected[:50], (window, text, wanted)
+                    assert reach.whole is (len(fitting) < window)
+                    assert reach.left == ([] if reach.whole else ["arguments"])
+
+
+def pages_of_a_search_meet(world: World, many: list[RunRow]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "WINDOW", 7)
+        pages: list[RunRow] = []
+        while page := world.store.runs.search_runs("SERV", limit=4, before_run_id=pages[-1].run_id if pages else None)[
+            0
+        ]:
+            pages += page
+    assert pages == [row for row in many if row.crawler == "services"]
+
+
+def what_a_search_leaves_out_is_told(world: World, many: list[RunRow]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "WINDOW", 7)
+        with limited("default"):  # flows have no index of one project
+            assert world.store.runs.search_runs("nobody")[1].left == ["arguments", "flows"]
+        patch.setattr(search, "FITTING_MAX", 1)
+        assert world.store.runs.search_runs("nightly", limit=50)[1].left == ["arguments", "some tags"]
+        patch.setattr(search, "VALUES_MAX", 1)
+        assert world.store.runs.search_runs("x")[1].left == ["arguments", "some crawlers", "some flows", "some tags"]
+
+
+def runs_are_put_in_order(world: World, many: list[RunRow]) -> None:
+    def took(row: RunRow) -> timedelta | None:
+        return row.started_at and (row.ended_at or world.clock.now) - row.started_at
+
+    for name in search.SORTS:
+        value = took if name == "took" else lambda row, name=name: getattr(row, name)
+        known = [row for row in many if value(row) is not None]
+        for sort, reverse in ((name, False), (f"-{name}", True)):
+            ordered = [*sorted(known, key=value, reverse=reverse), *(row for row in many if value(row) is None)]  # type: ignore[arg-type]
+            assert world.store.runs.search_runs(None, sort, offset=3, limit=20)[0] == ordered[3:23], sort
+            services = [row for row in ordered if row.crawler == "services"]
+            assert world.store.runs.search_runs("SERV", sort, limit=20)[0] == services[:20], sort
+
+
+def found_runs_are_counted_and_values_known(world: World, many: list[RunRow]) -> None:
+    for wanted in ({}, {"status": ["COMPLETED", "FAILED"]}, {"tags": ["a b"], "crawler": "sitemap"}):
+        there = sum(fits(row, wanted) for row in many)
+        assert [world.store.runs.count_found(most, **wanted) for most in (3, 1_000)] == [min(there, 3), there]
+    known = world.store.runs.known_values(99)
+    assert known["crawler"] == sorted({row.crawler for row in many})
+    assert set(known["flow_id"]) == {row.flow_id for row in many if row.flow_id}
+    assert set(known["tag"]) == {tag.rstrip() for row in many for tag in row.request["tags"]}  # type: ignore[attr-defined]
+    assert len(world.store.runs.known_values(1)["tag"]) == 1
+
+
 def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
     stopping = world.deployed("stopping", crawler="sitemap")
     world.store.stops.record_stop(stopping.run_id, world.stop(), "s")
@@ -148,6 +223,11 @@ def test_many_runs_are_listed_as_in_a_list_of_our_own(world: World, many: list[R
     every_combination_of_filters(world, many)
     pages_of_a_filter_meet(world, many)
     enumerations_are_taken_for_their_values(world, many)
+    a_text_is_found_in_any_case(world, many)
+    pages_of_a_search_meet(world, many)
+    what_a_search_leaves_out_is_told(world, many)
+    runs_are_put_in_order(world, many)
+    found_runs_are_counted_and_values_known(world, many)
     runs_are_counted_up_to_a_bound(world, many)
     runs_are_counted_by_hour(world, many)
     the_last_runs_of_each_crawler(world, many)

@@ -88,7 +88,7 @@ async def test_a_quiet_look_gets_to_the_screen(world: World, tmp_path: Path) -> 
         world.clock.forward(10)
         with sqlite3.connect(tmp_path / "runs.db") as database:
             database.execute("UPDATE run_history SET verified_at = ?", (str(world.clock().replace(tzinfo=None)),))
-        assert targets(await until(screen, lambda event: "checked <time" in event.data)) == [f"#run-{run_id}"]
+        assert targets(await until(screen, lambda event: "checked</span> <time" in event.data)) == [f"#run-{run_id}"]
 
 
 async def test_an_age_that_grows_is_not_sent(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
@@ -25,6 +26,7 @@ from crawler_lifecycle.gateway.page.runs import day
 from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
+from crawler_lifecycle.store.runs import search
 from crawler_lifecycle.store.runs.tables import run_history
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import words
@@ -112,19 +114,77 @@ def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
     assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == ["9a1b", "7f2c", "prices"]
 
 
-def test_filters_that_few_use_are_folded_until_one_is_set(world: World, browser: TestClient) -> None:
-    def folded(query: str) -> bool:
-        page = browser.get(f"/?{query}").text
-        [state] = re.findall(r'<details class="more"( open)?><summary>More filters</summary>', page)
-        return not state
+def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(world: World, browser: TestClient) -> None:
+    asked = "status=FAILED&status=COMPLETED&crawler=plain&tag=a&parent=graph/x&search=%3Cb%3E&sort=-took&attention=true"
+    page = browser.get(f"/?{asked}").text
+    chips = {
+        " ".join(re.sub(r"<[^>]+>|×|remove", " ", text).split()): parse_qs(urlsplit(html.unescape(link)).query)
+        for link, text in re.findall(r'<a class="chip" href="([^"]+)"[^>]*>(.*?)</a>', page)
+    }
+    whole = {name: values for name, values in parse_qs(asked).items() if name != "attention"} | {"attention": ["True"]}
+    without = {"Status: FAILED": ("status", ["COMPLETED"]), "Status: COMPLETED": ("status", ["FAILED"])}
+    without |= {"Crawler: plain": ("crawler", None), "Tag: a": ("tag", None), "Parent: graph/x": ("parent", None)}
+    without |= {"Text: &lt;b&gt;": ("search", None), "Order: took, largest first": ("sort", None)}
+    without |= {"Needs attention": ("attention", None)}
+    assert chips == {
+        word: {one: values for one, values in {**whole, name: left}.items() if values}
+        for word, (name, left) in without.items()
+    }
+    assert '<a class="chip"' not in browser.get("/").text
+    kept = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))
+    assert {"crawler": "plain", "parent": "graph/x", "sort": "-took", "attention": "true"}.items() <= kept.items()
 
-    assert folded("")
-    assert folded("status=FAILED&crawler=plain&attention=true")
-    for query in ("trigger=api", "outcome=x", "flow_id=f", "tag=a", "created_from=2026-11-20T00:00:00Z", "parent=p"):
-        assert not folded(query), query
-    assert "parent: graph/x" in words(browser.get("/?parent=graph/x")), "a filter without a field is told"
-    kept = dict(re.findall(r'name="(\w+)" value="([^"]+)"', browser.get("/?created_until=2026-11-21T00:00:00Z").text))
-    assert kept["created_until"] == "2026-11-21T00:00:00Z"
+
+def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient) -> None:
+    for tag in ("<b>", "b c"):
+        browser.post("/v1/runs", json={"crawler": "plain", "tags": [tag]})
+    with world.client(world.new_app()) as other:  # it has kept no answer
+        page = other.get("/?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
+    menus = dict(re.findall(r'<summary(?: class="on")?>(\w+)</summary><ul class="drop">(.*?)</ul>', page, re.DOTALL))
+    links = {word: re.findall(r'href="([^"]+)"[^>]*>([^<]+)<', menu) for word, menu in menus.items()}
+    assert [text for _, text in links["Tag"]] == ["&lt;b&gt;", "b c"]
+    assert [text for _, text in links["Crawler"]] == ["gone", "plain"], "also what was chosen and is not there"
+    assert links["Tag"][0][0] == "/?crawler=gone&amp;tag=b+c&amp;tag=%3Cb%3E"
+    assert links["Tag"][1][0] == "/?crawler=gone", "what is chosen leads to the list without it"
+
+
+def test_a_part_of_a_word_finds_runs_in_any_case(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        body = {"crawler": "plain", "args": {"site": f"http://Shop{n}.example"}, "tags": ["Österreich"] if n else []}
+        browser.post("/v1/runs", json=body)
+
+    def found(query: str) -> tuple[list[str], str]:
+        page = browser.get(f"/?{query}")
+        assert page.status_code == 200, page.text
+        total = re.search(r'id="total">([^<]*)<', page.text)
+        return re.findall(r'<tr id="run-(\d+)"', page.text), total[1] if total else ""
+
+    assert found("search=shop1") == (["2"], "1 run")
+    assert found("search=+%C3%B6STER+") == (["3", "2"], "2 runs")
+    assert found("search=LAI&sort=-started_at") == (["3", "2", "1"], "3 runs")
+    assert found("search=%25") == ([], "0 runs")
+    assert found("search=+") == (["3", "2", "1"], "3 runs")
+    assert found("search=%00%F0%9F%98%80%22%5C%27") == ([], "0 runs")
+    assert browser.get("/?search=" + "x" * 201).status_code == 422
+    assert "choose from crawler" in browser.get("/?sort=request").text
+    monkeypatch.setattr(search, "WINDOW", 2)
+    assert found("search=shop0") == ([], "0 runs")
+    assert (
+        "Arguments were searched only in the newest 2 runs that meet the other filters."
+        in browser.get("/?search=shop0").text
+    )
+    assert found("search=plain&page_size=1") == (["3"], "at least 2 runs")
+    assert found("sort=started_at&page_size=1") == (["2"], "3 runs")
+    assert (
+        "Only the newest 2 runs that meet the other filters were put in this order." in browser.get("/?sort=took").text
+    )
+    page = browser.get("/v1/runs?search=ShOp2&page_size=1").json()
+    assert ([run["run_id"] for run in page["runs"]], page["fits"], page["next_page_token"]) == ([3], 1, None)
+    first = browser.get("/v1/runs?sort=-started_at&page_size=1").json()
+    second = browser.get(f"/v1/runs?sort=-started_at&page_size=1&page_token={first['next_page_token']}").json()
+    assert [run["run_id"] for run in (*first["runs"], *second["runs"])] == [3, 2]
 
 
 def test_what_a_button_does_is_called_as_the_button_first() -> None:

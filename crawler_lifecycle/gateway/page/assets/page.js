@@ -158,6 +158,24 @@
       lost = !live._htmx?.sse;
       if (lost) refused(ctx.response?.status);
     });
+    // The same page at another address, as of a search: its stream brings all of it. The stream of the address before
+    // must have ended first, or its end would be taken for that of the new one.
+    const old = (connection) => !connection.url.endsWith(live.dataset.stream);
+    const leave = () => live._htmx?.sse?.reader?.cancel();
+    live.addEventListener("page:move", () => {
+      live.setAttribute("hx-sse:connect", live.dataset.stream);
+      leave();
+      live._htmx?.sse?.delayCanceller?.();
+    });
+    live.addEventListener("htmx:sse:before:connection", ({detail: {connection}}) => {
+      connection.cancelled = !!connection.attempt && old(connection);
+    });
+    live.addEventListener("htmx:sse:after:connection", ({detail: {connection}}) => { if (old(connection)) setTimeout(leave); });
+    live.addEventListener("htmx:sse:close", ({detail: {connection}}) => {
+      if (!old(connection)) return;
+      lost = false;
+      setTimeout(() => htmx.ajax("GET", live.dataset.stream, {source: live, timeout: CONNECT_MS}));
+    });
     setInterval(() => {
       if (document.hidden || performance.now() - Math.max(heardAt, triedAt) < CONNECT_MS) return;
       triedAt = performance.now();
@@ -167,9 +185,9 @@
     }, 1000);
   }
 
+  root.classList.add("scripted");
   const every = document.getElementById("every");
   if (every) {
-    root.classList.add("scripted");
     every.addEventListener("change", () => {
       for (const one of document.querySelectorAll("input[name=run]")) one.checked = every.checked;
     });

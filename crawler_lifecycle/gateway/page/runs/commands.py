@@ -20,19 +20,21 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
-from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
+from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
-from crawler_lifecycle.gateway.page.runs.day import Day, LastDay
+from crawler_lifecycle.gateway.page.runs.choosing import FIELDS, chips, facets, pairs, presets, sorts
+from crawler_lifecycle.gateway.page.runs.day import FRESH_S, Day, LastDay
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.ports.runs import RunRow, RunTasks
+from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.subjects import RUN, Subject
 from crawler_lifecycle.web.problems import Problem
 
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 SELECTED_MAX = 500
 #: The most runs of one form that are worked on at the same moment.
 AT_ONCE = 8
+#: The most runs that are counted for the total, and the most values that a filter offers.
+TOTAL_MAX, VALUES_MAX = 10_000, 100
 
 
 class RunForm(ActionForm):
@@ -147,11 +151,6 @@ async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> 
 
 #: Seconds that a list waits for the status bar. A later status bar comes with the stream.
 HEALTH_WAIT_S = 0.3
-#: Filters without a field on the page. They stay when a person changes other filters.
-_UNSHOWN = ("stage", "parent", "project")
-#: Filters that are used seldom. The page hides them unless one of them is set.
-_RARE = {*_UNSHOWN, "trigger", "outcome", "pool", "flow_id", "tag", "created_from", "created_until"}
-_CHOICES = {"status": list(RunStatus), "trigger": list(Trigger)}
 
 
 class PageFilters(RunFilters):
@@ -160,8 +159,9 @@ class PageFilters(RunFilters):
     all: bool = False
 
 
-def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay) -> None:
+def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay, runs: RunReader) -> None:
     """Add the list of runs."""
+    kept = KeptForEach(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
 
     @app.get("/", operation_id="showRuns", include_in_schema=False)
     async def show_runs(request: Request) -> Response:
@@ -169,28 +169,32 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay) -> Non
         filters = read(PageFilters, request.query_params.multi_items())
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
         read_strip, read_day = health.read_within(HEALTH_WAIT_S), day.read_within(HEALTH_WAIT_S)
-        found, strip, bars = await asyncio.gather(read_runs, read_strip, read_day)
-        return await run_in_threadpool(shown, request, filters, strip, bars, *found)
+        read_known = kept.own.read_within(HEALTH_WAIT_S)
+        found, strip, bars, known = await asyncio.gather(read_runs, read_strip, read_day, read_known)
+        return await run_in_threadpool(shown, request, filters, strip, bars, known, *found)
 
     def shown(
         request: Request,
         filters: PageFilters,
         strip: HealthStrip | None,
         bars: Day | None,
+        known: dict[str, list[str]] | None,
         page: RunPage,
         tasks: dict[int, RunTasks],
     ) -> Response:
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
         values: dict[str, Any] = {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock()}
-        values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
+        values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}, "note": page.note}
         values |= {"more": next_page(filters, page.next_page_token, "all"), "selected_max": SELECTED_MAX}
-        values |= {"everything": "/" + query({**asked, "all": "true"})}
-        hidden = [(name, asked[name]) for name in _UNSHOWN if name in asked]
-        hidden += [("tag", tag) for tag in filters.tag[1:]]
+        values |= {
+            "everything": "/" + query({**asked, "all": "true"}),
+            "total": views.counted(filters, page, TOTAL_MAX),
+        }
+        values |= {"facets": facets(asked, known or {}), "chips": chips(asked), "sorts": sorts(asked)}
+        values |= {"views": presets(asked), "hidden": [(n, v) for n, v in pairs(asked) if n not in FIELDS]}
         values |= {"day": bars, "overview": not request.query_params}
-        values |= {"asked": asked, "more_filters": not _RARE.isdisjoint(asked)}
-        values |= {"hidden": hidden, "acts": may("pressRuns"), "chosen": filters.all}
-        return answer(request, "runs.html", filters=filters, choices=_CHOICES, **values)
+        values |= {"asked": asked, "acts": may("pressRuns"), "chosen": filters.all}
+        return answer(request, "runs.html", filters=filters, **values)
 
 
 def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:
@@ -201,4 +205,4 @@ def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[in
         size = min(PAGE_MAX, SELECTED_MAX - len(runs))
         page, more = views.listed(filters.model_copy(update={"page_size": size, "page_token": token}))
         runs, token, tasks = [*runs, *page.runs], page.next_page_token, tasks | more
-    return RunPage(runs=runs, next_page_token=token, overdue=page.overdue), tasks
+    return page.model_copy(update={"runs": runs, "next_page_token": token}), tasks
