@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import moment
@@ -20,7 +21,7 @@ CLUSTER_WAIT = "cluster: "
 #: Prefix of ``waiting_for`` while the run is in the line of its pool.
 PLACE_WAIT = "a place in pool "
 #: Beginning of a task's reason while it waits for its next try, and of the run's while it waits for the first one.
-RETRY, _RETRY_AT = "retry ", "retrying at "
+RETRY, RETRY_AT = "retry ", "retrying at "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
 ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor says whether there is one", 10
 #: The character before and after a time that the reader replaces by a duration.
@@ -36,6 +37,17 @@ _ENDED = ("COMPLETED", "FAILED")
 _SPAN = re.compile(r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
 #: The position in the line of a pool, which changes with each place that becomes free.
 _POSITION = re.compile(rf"({PLACE_WAIT}\S+) \([^)]*\)")
+
+
+class Wait(StrEnum):
+    """The thing that a live run waits for. A run waits for one of these, or for none."""
+
+    POOL = "pool"
+    CLUSTER = "cluster"
+    SCHEDULER = "scheduler"
+    RETRY = "retry"
+    WORKER = "worker"
+    START = "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +135,7 @@ def place_in_line(line: InLine) -> str:
 
 def retry_wait(at: datetime, reason: str) -> str:
     """Return the thing for which a run waits before its next try. ``reason``: that of the task."""
-    return f"{_RETRY_AT}{at:%Y-%m-%dT%H:%M:%SZ} {reason.removeprefix(RETRY)}"
+    return f"{RETRY_AT}{at:%Y-%m-%dT%H:%M:%SZ} {reason.removeprefix(RETRY)}"
 
 
 def ageless(sentence: str) -> str:
@@ -193,7 +205,7 @@ def _start(s: Standing) -> str | None:
     if s.waiting_for.startswith(CLUSTER_WAIT):
         return f"the cluster has not answered{since}: {s.waiting_for.removeprefix(CLUSTER_WAIT)}"
     queued = (s.tasks or {}).get("QUEUED", 0)
-    if s.waiting_for.startswith(_RETRY_AT):
+    if s.waiting_for.startswith(RETRY_AT):
         return _retry(s, queued)
     if s.status != "INITIALIZING" and s.tasks is not None and not queued:
         return None  # an earlier try recorded the reason, and nothing waits any more
@@ -210,11 +222,11 @@ def _retry(s: Standing, queued: int) -> str | None:
     """Return the sentence about the next try. Before its time it says in how long."""
     if s.tasks is not None and not queued:
         return None
-    said, _, why = (s.waiting_for or "").removeprefix(_RETRY_AT).partition(" ")
+    said, _, why = (s.waiting_for or "").removeprefix(RETRY_AT).partition(" ")
     if s.now is not None and not s.moments and (at := moment(said)) is not None:
         when = f"retrying in {span((at - s.now).total_seconds())}"
     else:
-        when = f"{_RETRY_AT}{said}"
+        when = f"{RETRY_AT}{said}"
     return f"{when} {why}" + (f"; {_tasks(queued)} QUEUED in all" if queued > 1 else "")
 
 

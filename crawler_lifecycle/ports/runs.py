@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.waiting import Wait
 
 #: The most runs or tasks in one call of the store, and the most crawlers in one call of ``recent_runs``.
 ROWS_MAX, CRAWLERS_MAX = 2_000, 200
@@ -141,6 +142,49 @@ class RecentRun:
     items: int | None
     errors: int | None
     attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BriefRun(RecentRun):
+    """A run with the facts that a page about many runs shows, without its request."""
+
+    cause: str | None = None
+    parent: str | None = None
+    fields: Coverage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The runs of a crawler that were created since a time and have ended: how many of each status, and why."""
+
+    completed: int
+    failed: int
+    stopped: int
+    """The number of FAILED runs that a person stopped."""
+    failures: Sequence[tuple[int, BriefRun]]
+    """The most frequent outcomes of FAILED runs that nobody stopped: their numbers of runs, and the newest run of
+    each."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRuns:
+    """The live runs that wait for the same thing, and the oldest of them. ``pool``: the pool whose places they want."""
+
+    wait: Wait
+    pool: str | None
+    runs: int
+    oldest: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRuns:
+    """The runs that have not ended: how many have each status, what they wait for, and the pace of those that run."""
+
+    by_status: Mapping[str, int]
+    waits: Sequence[WaitingRuns]
+    pages_per_minute: float
+    items_per_minute: float
+    """The sums of the averages of all PROCESSING runs whose average is known."""
 
 
 @dataclass(frozen=True, slots=True)

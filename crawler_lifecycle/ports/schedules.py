@@ -77,6 +77,15 @@ class DueRow:
     status: str | None = None
     """The present status of the target. Only lists contain it."""
 
+    @property
+    def trouble(self) -> str | None:
+        """A sentence if the due time was missed, or if its target ended badly; ``None``: nothing is wrong with it."""
+        if self.decision in (Decision.MISSED, Decision.FAILED):
+            return f"{self.decision}: {self.reason}"
+        if self.target is None or self.status not in ("FAILED", "DISCARDED", "CANCELLED"):
+            return None
+        return f"{self.target.kind} {self.target.id} is {self.status}"
+
 
 @dataclass(frozen=True, slots=True)
 class PreviousTarget:

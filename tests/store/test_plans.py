@@ -89,7 +89,11 @@ SERVERS_SIZE = Size(20_000, 5, 10_000)
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
     ("list_runs attention tags", "temporary", "later"): "MariaDB makes it or not, by its estimate, for one page",
-    ("runs_by_hour", "temporary", "run_history"): "the runs of a day are counted by hour, for all who look",
+    ("runs_between", "temporary", "run_history"): "the runs of an hour are counted by their end, for all who look",
+    ("ends_of", "temporary", "run_history"): "the failed runs of a crawler are counted by outcome, for people",
+    ("live_now", "scan", "each"): "a bounded number of live runs is counted, for all who look",
+    ("live_now", "temporary", "each"): "a bounded number of live runs is counted, for all who look",
+    ("latest_due", "scan", "schedule"): "all schedules, of which there are thousands, and one due time of each",
     ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
     ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
@@ -358,7 +362,13 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
-    store.runs.runs_by_hour(FILLED_FROM + timedelta(minutes=filled.size.runs - 500), 24)
+    lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
+    store.runs.runs_between(lately, lately + timedelta(hours=1))
+    store.runs.ends_of("crawler-7", lately, 8)
+    store.runs.live_now(1_000)
+    store.runs.brief_runs(50, crawler="crawler-7")
+    store.runs.brief_runs(50, attention=True)
+    store.schedules.latest_due()
     store.tasks.list_tasks(run_id)
     store.tasks.list_tasks(run_id, after_task_id=filled.size.runs * filled.size.each + 500, superseded=True)
     store.tasks.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
@@ -427,7 +437,13 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.runs.find_run("filled-77")
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
-    store.runs.runs_by_hour(FILLED_FROM + timedelta(minutes=filled.size.runs - 500), 24)
+    lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
+    store.runs.runs_between(lately, lately + timedelta(hours=1))
+    store.runs.ends_of("crawler-7", lately, 8)
+    store.runs.live_now(1_000)
+    store.runs.brief_runs(50, crawler="crawler-7")
+    store.runs.brief_runs(50, attention=True)
+    store.schedules.latest_due()
     store.runs.properties(run_id)
     store.tasks.recorded_tasks([(run_id, n, 1) for n in range(100)])
     for kind in (None, "late"):
@@ -691,6 +707,8 @@ def clearing(store: Store, filled: Filled) -> None:
 LIVE = [status.value for status in RunStatus if not status.terminal]
 FILTERS: list[dict[str, Any]] = [
     {},
+    {"waits": "pool", "pool": "pool-3"},
+    {"waits": "start"},
     {"status": ["COMPLETED"]},
     {"status": ["FAILED", "COMPLETED"]},
     {"status": LIVE},

@@ -17,18 +17,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, exists, func, or_, select, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Subquery,
+    and_,
+    case,
+    exists,
+    false,
+    func,
+    null,
+    or_,
+    select,
+    union_all,
+)
 
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import COVERAGE, STOPPED_OUTCOMES, RunStatus
+from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
 
 from .rows import run_row, tag_key
-from .tables import LIVE_RUNS, run_history, run_tag
+from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
 """The largest difference between the clocks of two hosts with which a filter by time still finds every run."""
@@ -49,7 +65,7 @@ _OF_STATUS = (
 
 class Wanted(TypedDict, total=False):
     """The filters of a list of runs, as callers name them. A run has all of the tags. ``created_from`` is included in
-    the range, ``created_until`` is not. ``attention``: see ``RunFilters``; without ``created_from``, of the last 30
+    the range, ``created_until`` is not. ``waits`` and ``attention``: see ``RunFilters``; without ``created_from``, of the last 30
     days."""
 
     status: Sequence[str]
@@ -63,6 +79,7 @@ class Wanted(TypedDict, total=False):
     tags: Sequence[str]
     created_from: datetime | None
     created_until: datetime | None
+    waits: str | None
     attention: bool
 
 
@@ -77,6 +94,8 @@ class RunFilters:
     before_run_id: int | None = None
     created_from: datetime | None = None
     created_until: datetime | None = None
+    waits: str | None = None
+    """Only live runs that wait for this (``domain.waiting.Wait``)."""
     attention: bool = False
     """True for only runs that need attention. Such a run failed and was not ended by a person, or it completed with the
     outcome ``coverage``. No later run of the same work or schedule completed."""
@@ -108,25 +127,39 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
     return sorted(conn.execute(query).mappings().all(), key=lambda row: -row["run_id"])
 
 
-def counted_by_hour(conn: Connection, since: datetime, hours: int) -> list[Counter[str]]:
-    """Count the runs created in each hour from ``since`` on: ``completed``, ``stopped`` by a person, ``failed``,
+def counted_between(conn: Connection, since: datetime, until: datetime) -> Counter[str]:
+    """Count the runs created from ``since`` to ``until``: ``completed``, ``stopped`` by a person, ``failed``,
     ``open``."""
     r = run_history.c
-    hour = case(*((r.created_at < since + timedelta(hours=n + 1), n) for n in range(hours)), else_=hours)
     ended = case(
         (r.status == RunStatus.COMPLETED.value, "completed"),
         (r.status != RunStatus.FAILED.value, "open"),
         (r.outcome.in_(STOPPED_OUTCOMES), "stopped"),
         else_="failed",
     )
-    inner = select(hour.label("hour"), ended.label("ended")).where(
-        r.created_at >= since, *seen(run_history, leads=True)
+    those = (r.created_at >= since, r.created_at < until, *seen(run_history, leads=True))
+    each = select(ended.label("ended")).where(*those).subquery("each_run").c
+    return Counter({row[0]: row[1] for row in conn.execute(select(each.ended, func.count()).group_by(each.ended))})
+
+
+#: The statuses of runs that may wait for something.
+WAITING = [RunStatus.INITIALIZING.value, RunStatus.PROCESSING.value]
+
+
+def wait_column() -> ColumnElement[str]:
+    """Return what a run with a status of ``WAITING`` waits for (``domain.waiting.Wait``); null: it works."""
+    r = run_history.c
+    in_line = exists(select(pool_ticket.c.run_id).where(pool_ticket.c.run_id == r.run_id).correlate(run_history))
+    return case(
+        (in_line, Wait.POOL.value),
+        (r.look_error.is_not(None), Wait.CLUSTER.value),
+        (r.waiting_for.startswith(RETRY_AT, autoescape=True), Wait.RETRY.value),
+        (r.status != RunStatus.INITIALIZING.value, null()),  # an earlier try may have left its reason
+        (r.waiting_for.startswith(SCHEDULER_WAIT, autoescape=True), Wait.SCHEDULER.value),
+        (r.waiting_for.startswith(CLUSTER_WAIT, autoescape=True), Wait.CLUSTER.value),
+        (r.owner_run_id.is_(None), Wait.WORKER.value),
+        else_=Wait.START.value,
     )
-    each = inner.subquery("each_run").c
-    found = [Counter[str]() for _ in range(hours + 1)]
-    for n, kind, many in conn.execute(select(each.hour, each.ended, func.count()).group_by(each.hour, each.ended)):
-        found[n][kind] = many
-    return found[:hours]
 
 
 def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: int) -> list[Select[Any]]:
@@ -135,6 +168,11 @@ def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: in
     # A flow or a parent is of one project, and its index finds fewer runs.
     of_project = seen(run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags)
     conditions = [*of_project, *(r[name] == value for name, value in filters.equal.items()), *times]
+    if filters.waits is not None:
+        conditions.append(wait_column() == filters.waits)
+        filters = replace(filters, statuses=[one for one in filters.statuses or WAITING if one in WAITING])
+        if not filters.statuses:
+            conditions.append(false())
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     kinds = [[r.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
@@ -199,18 +237,24 @@ def times_of(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]
     r = run_history.c
     conditions: list[ColumnElement[bool]] = []
     if filters.created_from is not None:
-        conditions.append(r.created_at >= filters.created_from)
-        earlier = select(r.run_id).where(r.created_at < filters.created_from - CLOCK_SLACK)
-        last = conn.execute(earlier.order_by(r.created_at.desc()).limit(1)).scalar_one_or_none()
-        if last is not None:
-            conditions.append(r.run_id > last)
+        conditions += [r.created_at >= filters.created_from, r.run_id > last_before(conn, filters.created_from)]
     if filters.created_until is not None:
-        conditions.append(r.created_at < filters.created_until)
-        later = select(r.run_id).where(r.created_at >= filters.created_until + CLOCK_SLACK)
-        first = conn.execute(later.order_by(r.created_at).limit(1)).scalar_one_or_none()
-        if first is not None:
-            conditions.append(r.run_id < first)
+        conditions += [r.created_at < filters.created_until, r.run_id < first_after(conn, filters.created_until)]
     return conditions
+
+
+def last_before(conn: Connection, at: datetime) -> int:
+    """Return the number of a run that has a lower one than every run that was created since ``at``."""
+    r = run_history.c
+    earlier = select(r.run_id).where(r.created_at < at - CLOCK_SLACK).order_by(r.created_at.desc()).limit(1)
+    return conn.execute(earlier).scalar_one_or_none() or 0
+
+
+def first_after(conn: Connection, at: datetime) -> int:
+    """Return a number that is higher than that of every run that was created before ``at``."""
+    r = run_history.c
+    later = select(r.run_id).where(r.created_at >= at + CLOCK_SLACK).order_by(r.created_at).limit(1)
+    return conn.execute(later).scalar_one_or_none() or ID_MAX
 
 
 def live_runs(

@@ -14,11 +14,21 @@ from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
-from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, RunRow, TransitionRow
+from crawler_lifecycle.ports.runs import (
+    CRAWLERS_MAX,
+    BriefRun,
+    Ends,
+    LiveRuns,
+    RecentRun,
+    Resumption,
+    RunRow,
+    TransitionRow,
+)
 from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .lists import ATTENTION, RunFilters, Wanted, counted_by_hour, counted_runs, newest_of_each, newest_runs, runs_by_id
+from .counts import BRIEF, brief_run, ends_of, live_now
+from .lists import ATTENTION, RunFilters, Wanted, counted_between, counted_runs, newest_of_each, newest_runs, runs_by_id
 from .rows import load_request, run_row, whole_run
 from .search import Reach, distinct, found
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
@@ -100,6 +110,7 @@ class RunReader(RunPart):
             before_run_id=before_run_id,
             created_from=created_from,
             created_until=wanted.get("created_until"),
+            waits=wanted.get("waits"),
             attention=wanted.get("attention", False),
         )
 
@@ -112,11 +123,11 @@ class RunReader(RunPart):
             )
         return found
 
-    def runs_by_hour(self, since: datetime, hours: int) -> list[Counter[str]]:
-        """Return for each hour from ``since`` on how many of the runs created in it have completed, have failed, were
-        stopped, or are open, by these four words."""
+    def runs_between(self, since: datetime, until: datetime) -> Counter[str]:
+        """Return how many of the runs created from ``since`` to ``until`` have completed, have failed, were stopped, or
+        are open, by these four words."""
         with self._db.reading() as conn:
-            return counted_by_hour(conn, since, hours)
+            return counted_between(conn, since, until)
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
         """Return the newest ``each`` runs of each of these crawlers, the newest first, by one statement.
@@ -128,6 +139,25 @@ class RunReader(RunPart):
             raise ValueError(f"crawlers: {len(wanted)} crawlers are not allowed; give at most {CRAWLERS_MAX}")
         with self._db.reading() as conn:
             return [made(RecentRun, row) for row in newest_of_each(conn, wanted, each)]
+
+    def brief_runs(self, limit: int, *, crawler: str | None = None, attention: bool = False) -> list[BriefRun]:
+        """Return the newest runs, of this crawler or those that need attention (see ``list_runs``), the newest
+        first."""
+        since = self._clock() - ATTENTION if attention else None
+        filters = RunFilters({"crawler": crawler} if crawler else {}, attention=attention, created_from=since)
+        with self._db.reading() as conn:
+            return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
+
+    def ends_of(self, crawler: str, since: datetime, outcomes: int) -> Ends:
+        """Return how many runs of the crawler, created since ``since``, completed and failed, and the most frequent
+        ``outcomes`` of those that failed."""
+        with self._db.reading() as conn:
+            return ends_of(conn, crawler, since, outcomes)
+
+    def live_now(self, most: int) -> LiveRuns:
+        """Return the numbers of live runs. Of each status, only ``most`` runs are read."""
+        with self._db.reading() as conn:
+            return live_now(conn, most)
 
     def resumption(self, run_id: int) -> list[Resumption]:
         """Return the notes of the run's tasks about resuming from saved state: at most ten, the most frequent first."""

@@ -364,6 +364,18 @@ class ScheduleStore(StorePart):
         found.sort(key=lambda row: row["due_id"])
         return [firings.due_row(row, row["name"]) for row in found[:limit]]
 
+    def latest_due(self) -> dict[int, DueRow]:
+        """Return the firing with the latest due time of each schedule that has one, by the schedule's number.
+
+        Deleted schedules are left out.
+        """
+        its = schedule_due.alias().c
+        newest = select(its.due_id).where(its.schedule_id == _s.schedule_id).order_by(its.due_at.desc()).limit(1)
+        joined = schedule.join(schedule_due, _d.due_id == newest.correlate(schedule).scalar_subquery())
+        query = select(schedule_due, _s.name, firings.status_column()).select_from(joined)
+        query = query.where(_s.deleted_at.is_(None), *seen(schedule))
+        return {row["schedule_id"]: firings.due_row(row, row["name"]) for row in self._rows(query)}
+
     def list_due(
         self, schedule_id: int, before: datetime | None = None, limit: int = 100, decision: Decision | None = None
     ) -> list[DueRow]:

@@ -14,7 +14,8 @@ from crawler_lifecycle.domain.coverage import Coverage, Expected
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.schedules.definition import due_request_id
-from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
+from crawler_lifecycle.domain.waiting import Wait
+from crawler_lifecycle.ports.runs import BriefRun, Fence, RecentRun, RunRow
 from crawler_lifecycle.store.runs import search
 from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
 from tests.contracts.store.world import START, World, request
@@ -122,14 +123,40 @@ def runs_are_counted_up_to_a_bound(world: World, many: list[RunRow]) -> None:
 
 def runs_are_counted_by_hour(world: World, many: list[RunRow]) -> None:
     since = min(row.created_at for row in many) + timedelta(minutes=30)
-    expected = [Counter[str]() for _ in range(3)]
+    expected = Counter[str]()
     for row in many:
-        n = (row.created_at - since) // timedelta(hours=1)
-        if 0 <= n < len(expected):
+        if since <= row.created_at < since + timedelta(hours=3):
             stopped = "stopped" if row.outcome in STOPPED_OUTCOMES else "failed"
-            expected[n][{"COMPLETED": "completed", "FAILED": stopped}.get(row.status, "open")] += 1
-    assert world.store.runs.runs_by_hour(since, 3) == expected
-    assert expected[0].total()
+            expected[{"COMPLETED": "completed", "FAILED": stopped}.get(row.status, "open")] += 1
+    assert world.store.runs.runs_between(since, since + timedelta(hours=3)) == expected
+    assert expected.total()
+
+
+def the_ends_of_a_crawler_are_counted(world: World, many: list[RunRow]) -> None:
+    for since in (START - CLOCK_SLACK, *(row.created_at + timedelta(microseconds=1) for row in many[::7])):
+        mine = [row for row in many if row.crawler == "services" and row.created_at >= since]
+        failed = [row for row in mine if row.status is RunStatus.FAILED]
+        told = Counter(row.outcome for row in failed if row.outcome not in STOPPED_OUTCOMES)
+        found = world.store.runs.ends_of("services", since, 9)
+        assert (found.completed, found.failed) == (sum(row.status == "COMPLETED" for row in mine), len(failed))
+        assert found.stopped == found.failed - told.total()
+        assert Counter({one.outcome: runs for runs, one in found.failures}) == told
+        for _, one in found.failures:
+            newest = next(row for row in failed if row.outcome == one.outcome)
+            assert (one.run_id, one.cause) == (newest.run_id, newest.cause)
+    assert world.store.runs.ends_of("services", START - CLOCK_SLACK, 0).failures == []
+
+
+def what_live_runs_wait_for_is_counted_and_listed(world: World, many: list[RunRow]) -> None:
+    runs = world.store.runs
+    found = runs.live_now(99)
+    assert found.by_status == Counter(row.status for row in many if not row.status.terminal)
+    for one in found.waits:
+        listed = runs.list_runs(waits=one.wait, pool=one.pool, limit=99)
+        assert (len(listed), listed[-1].run_id) == (one.runs, one.oldest)
+    assert {one.wait for one in found.waits} == {Wait.WORKER, Wait.START}
+    assert runs.list_runs(waits=Wait.WORKER, status=["COMPLETED"]) == []
+    assert runs.live_now(1).by_status == dict.fromkeys(found.by_status, 1)
 
 
 def said(row: RunRow, *, old: bool) -> list[str]:
@@ -216,6 +243,16 @@ def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
     row = next(one for one in many if one.run_id == found[0].run_id)
     assert all(getattr(row, name) == getattr(found[0], name) for name in RecentRun.__dataclass_fields__)
     assert world.store.runs.recent_runs([], 3) == []
+    brief = world.store.runs.brief_runs(3, crawler="services")
+    assert [one.run_id for one in brief] == [row.run_id for row in many if row.crawler == "services"][:3]
+    assert all(
+        getattr(row, name) == getattr(brief[0], name)
+        for row in many
+        if row.run_id == brief[0].run_id
+        for name in BriefRun.__dataclass_fields__
+    )
+    attention = world.store.runs.list_runs(attention=True, limit=99)
+    assert [one.run_id for one in world.store.runs.brief_runs(99, attention=True)] == [one.run_id for one in attention]
 
 
 def test_many_runs_are_listed_as_in_a_list_of_our_own(world: World, many: list[RunRow]) -> None:
@@ -230,6 +267,8 @@ def test_many_runs_are_listed_as_in_a_list_of_our_own(world: World, many: list[R
     found_runs_are_counted_and_values_known(world, many)
     runs_are_counted_up_to_a_bound(world, many)
     runs_are_counted_by_hour(world, many)
+    the_ends_of_a_crawler_are_counted(world, many)
+    what_live_runs_wait_for_is_counted_and_listed(world, many)
     the_last_runs_of_each_crawler(world, many)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -61,7 +62,9 @@ READS: dict[str, Callable[[Filled], Any]] = {
     "count_found": lambda a: a.store.runs.count_found(9),
     "known_values": lambda a: a.store.runs.known_values(9)["crawler"],
     "count_runs": lambda a: a.store.runs.count_runs([RunStatus.INITIALIZING], 9),
-    "runs_by_hour": lambda a: a.store.runs.runs_by_hour(START, 9)[0],
+    "runs_between": lambda a: a.store.runs.runs_between(START, START + timedelta(hours=9)),
+    "brief_runs": lambda a: a.store.runs.brief_runs(9),
+    "live_now": lambda a: a.store.runs.live_now(9).by_status,
     "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9),
     "recorded_tasks": lambda a: a.store.tasks.recorded_tasks([(a.run, 0, 1)]),
     "get_manager": lambda a: a.store.managers.get_manager(a.manager),
@@ -74,6 +77,7 @@ READS: dict[str, Callable[[Filled], Any]] = {
     "count_graphs": lambda a: a.store.graphs.count_graphs(),
     "get_schedule": lambda a: a.store.schedules.get_schedule("x"),
     "asked_due": lambda a: a.store.schedules.asked_due("x", "k"),
+    "latest_due": lambda a: a.store.schedules.latest_due(),
     "list_schedules": lambda a: a.store.schedules.list_schedules(),
     "count_schedules": lambda a: a.store.schedules.count_schedules(START).active,
     "get_webhook": lambda a: a.store.webhooks.get_webhook("x"),
