@@ -26,7 +26,13 @@ def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -
     page.get_by_label("Search").fill("robots")
     expect(state).to_contain_text("lines contain it")
     expect(log).not_to_contain_text("200 http://")
+    assert page.url.endswith("#search=robots"), "whoever gets this address sees the same lines"
     page.get_by_label("Search").fill("")
+    expect(log).to_contain_text("200 http://")
+    page.get_by_label("Level").select_option("errors")
+    expect(state).to_contain_text("lines have this level")
+    expect(log).not_to_contain_text("200 http://")
+    page.get_by_label("Level").select_option("all lines")
     expect(log).to_contain_text("200 http://")
     page.get_by_role("button", name="Pause").click()
     expect(state).to_contain_text("Paused")
