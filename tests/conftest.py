@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,11 @@ from tests.support.servers import SERVERS, mariadb
 
 __all__ = ["mariadb"]
 
-CONTRACT = Path(__file__).parent / "contracts/store"
+TESTS = Path(__file__).parent
+CONTRACT = TESTS / "contracts/store"
+#: Where `make test-more` reads tests, and what other commands play as a whole.
+MORE = re.findall(r"\S+", re.findall("^MORE := (.*)$", (TESTS.parent / "Makefile").read_text(), re.MULTILINE)[0])
+READ = [TESTS.parent / one for one in (*MORE, "tests/e2e", "tests/dev", "tests/kubernetes", "tests/page", "tests/soak")]
 #: Set by pytest itself, anew for each part of a test.
 CURRENT = "PYTEST_CURRENT_TEST"
 
@@ -46,6 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.servers)
         if "mysql" in named and item.path.is_relative_to(CONTRACT):
             item.add_marker(pytest.mark.slow)
+        more = [name for name in ("troubles", "servers") if item.get_closest_marker(name)]
+        if more and not item.get_closest_marker("slow") and not any(map(item.path.is_relative_to, READ)):
+            raise pytest.UsageError(f"{item.nodeid} is {more[0]}: name its folder in MORE of the Makefile")
 
 
 def pytest_collection_finish() -> None:

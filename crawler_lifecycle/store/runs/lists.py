@@ -65,8 +65,8 @@ _OF_STATUS = (
 
 class Wanted(TypedDict, total=False):
     """The filters of a list of runs, as callers name them. A run has all of the tags. ``created_from`` is included in
-    the range, ``created_until`` is not. ``waits`` and ``attention``: see ``RunFilters``; without ``created_from``, of the last 30
-    days."""
+    the range, ``created_until`` is not. ``waits`` and ``attention``: see ``RunFilters``; the latter without
+    ``created_from`` is of the last 30 days."""
 
     status: Sequence[str]
     stage: str | None
