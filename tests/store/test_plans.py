@@ -88,6 +88,17 @@ SERVERS_SIZE = Size(20_000, 5, 10_000)
 #: (method, what, table) -> why it may.
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    (
+        "search_runs",
+        "scan",
+        "run_history",
+    ): "the newest 2,000 are read in the order of the key, and SQLite reads an index",
+    ("search_runs", "scan", "run_tag"): "SQLite finds the different values by reading an index",
+    ("count_found", "scan", "run_history"): "the newest runs are counted in the order of the key, at most 10,001",
+    **{
+        ("known_values", "scan", name): "SQLite finds the different values by reading an index, once in ten seconds"
+        for name in ("run_history", "run_tag")
+    },
     ("list_runs attention tags", "temporary", "later"): "MariaDB makes it or not, by its estimate, for one page",
     ("runs_between", "temporary", "run_history"): "the runs of an hour are counted by their end, for all who look",
     ("ends_of", "temporary", "run_history"): "the failed runs of a crawler are counted by outcome, for people",
@@ -415,14 +426,14 @@ def readers(store: Store, filled: Filled) -> None:
 
 
 def searching(store: Store, filled: Filled) -> None:
-    """A search that goes on among older runs, and lists in another order."""
-    for wanted in ({}, {"status": ["FAILED", "COMPLETED"]}, {"crawler": "crawler-7"}, {"tags": [COMMON_TAG]}):
-        for text in ("rare", "crawler-1", "flow-2", "7"):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(search, "WINDOW", 20)
-                store.runs.search_runs(text, **wanted)
-        store.runs.search_runs(None, "-took", **wanted)
-        store.runs.count_found(1_000, **wanted)
+    """A search that goes on among older runs, and lists in another order. How many runs are read is known before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "WINDOW", 20)
+        for wanted in ({}, {"status": ["FAILED", "COMPLETED"]}, {"crawler": "crawler-7"}, {"tags": [COMMON_TAG]}):
+            for text in ("rare", "crawler-1", "flow-2", "7"):
+                store.runs.search_runs(text, **wanted)  # type: ignore[arg-type]
+            store.runs.search_runs(None, "-took", **wanted)  # type: ignore[arg-type]
+            store.runs.count_found(100, **wanted)  # type: ignore[arg-type]
     store.runs.known_values(100)
 
 

@@ -176,7 +176,7 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
         in browser.get("/?search=shop0").text
     )
     assert found("search=plain&page_size=1") == (["3"], "at least 2 runs")
-    assert found("sort=started_at&page_size=1") == (["2"], "3 runs")
+    assert found("sort=started_at&page_size=1") == (["3"], "3 runs"), "without a value the newest is first"
     assert (
         "Only the newest 2 runs that meet the other filters were put in this order." in browser.get("/?sort=took").text
     )
