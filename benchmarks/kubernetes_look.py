@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from crawler_lifecycle.runner import contract
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.run_refs import run_ref
@@ -34,6 +35,13 @@ PODS, RUNS, TIMES = 10_000, 500, 3
 RUN = 7
 CREATORS = 8
 LADDER_S = 900.0
+#: What a runner leaves in each pod.
+SUMMARY: dict[str, Any] = {
+    **{"runner": "1", "exit": 0, "finish_reason": "finished", "finished_at": "2026-11-26T12:00:00.123456+00:00"},
+    **{"resumable": False, "told_to_stop": False, "exit_code": 0, "pages": 1235, "items": 567, "errors": 3},
+    **{"bytes": 123456789, "peak_memory": 123456789, "started_at": "2026-11-26T11:00:00.123456+00:00"},
+    "fields": {"items": 567, "shares": {f"field{n}": n / 8 for n in range(8)}},
+}
 #: Of the ladder's last rung: what 500 runs at rest may ask of the server.
 REACH_A_LOOK, REACH_A_SECOND = 2, 2.0
 
@@ -204,7 +212,7 @@ def _measure(kind: str, cluster: Cluster, namespace: str, pods: int) -> dict[str
 def one_look(cluster: Cluster, pods: int) -> None:
     """A run whose tasks have all ended and are not on record: the most there is to read."""
     namespace = cluster.namespace("look")
-    life = {"crawl.test/run-for": "200ms", "crawl.test/message": "finished"}
+    life = {"crawl.test/run-for": "200ms", "crawl.test/message": contract.summary_text(SUMMARY)}
     seconds = make(cluster, namespace, [job_of(RUN, index, life) for index in range(pods)])
     print(f"made {pods} Jobs and their pods in {seconds:.0f} s ({pods / seconds:.0f} a second)", flush=True)
     while cluster.admin.find(f"/api/v1/namespaces/{namespace}/pods?limit=1&fieldSelector=status.phase=Running")[

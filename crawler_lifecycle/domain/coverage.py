@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import islice
 
 from .bounds import Bound, check_number, check_text, count, refusal, travels
+from .quick import quick_dataclass
 from .run import COVERAGE, RunStatus, Verdict
 
 #: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has the same limits.
@@ -20,12 +21,10 @@ NAMES_MAX = 1_000
 RUNS, RUNS_MIN = 10, 3
 #: The most fields that a cause describes.
 SAID_MAX = 5
-#: Cached because all tasks of a run have the same field names.
-_travels = lru_cache(4 * NAMES_MAX)(travels)
 _PART = Bound(0, 1, above=True, cure=": the required part of the usual share")
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Coverage:
     """The share (0 to 1) of items that fill each field, and the number of all items (at least 1)."""
 
@@ -44,7 +43,7 @@ class Coverage:
             for name, share in shares.items()
             if isinstance(name, str)
             and len(name) <= FIELD_NAME_MAX
-            and _travels(name, FIELD_NAME_MAX)
+            and named((name,))
             and type(share) in (int, float)
             and 0 <= share <= 1  # false for NaN
         )
@@ -53,6 +52,12 @@ class Coverage:
     def share(self, name: str) -> float | None:
         """Return the share of items that fill a field. ``None``: unknown, only the most filled fields are kept."""
         return self.shares.get(name, None if len(self.shares) >= FIELDS_MAX else 0.0)
+
+
+@lru_cache(NAMES_MAX)  # all tasks of a run have the same field names
+def named(fields: tuple[str, ...]) -> bool:
+    """Return whether these may be the names of fields."""
+    return all(travels(name, FIELD_NAME_MAX) for name in fields)
 
 
 class OnViolation(StrEnum):

@@ -11,6 +11,7 @@ from enum import StrEnum
 from .clocks import surely_before
 from .coverage import Coverage
 from .ladder import LATE_TOLERANCE_SECONDS
+from .quick import quick_dataclass
 from .run import StopIntent
 
 #: What is kept of a task's log. MariaDB and MySQL store it in pages of 16 KiB with headers; this much takes one page.
@@ -73,7 +74,7 @@ class Phase(StrEnum):
     """It is proved that the task is gone. There is no evidence of how it ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Counters:
     """Numbers that a crawler counted. ``None`` means unknown, not zero."""
 
@@ -90,7 +91,7 @@ START_FAILURES = ("StartError", "ContainerCannotRun", INIT_FAILED)
 POD_FAILED = "PodFailed"
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class End:
     """The evidence of an end. Both kinds of cluster use Kubernetes' words."""
 
@@ -119,7 +120,7 @@ class End:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Observation:
     """The state of one task according to one complete look."""
 

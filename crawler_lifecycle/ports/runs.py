@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.projects import DEFAULT
+from crawler_lifecycle.domain.quick import quick_dataclass
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -391,7 +392,7 @@ class TaskRecord:
     """The value of ``Deployment.record``; empty when it is missing or unreadable."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class TaskRef:
     """The facts by which a cluster identifies a task."""
 

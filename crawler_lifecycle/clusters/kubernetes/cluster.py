@@ -84,8 +84,7 @@ class KubernetesCluster:
         """
         began, now = time.monotonic(), self._clock()
         namespace = CurrentNamespace(self._api)
-        listed = self._list(run, tasks)
-        found = self._prove_missing(run, listed, namespace)
+        found = self._prove_missing(run, self._list(run, tasks), namespace)
         seen = self._read(run, found, now)
         seen = self._explain(run, found, seen, namespace)
         seen = self._queues.explain(found, seen, now)
@@ -103,10 +102,15 @@ class KubernetesCluster:
         gone = namespace.gone_for_good([one.task.place for one in found if not one.seen])
         return [one._replace(namespace_gone=one.task.place in gone) for one in found] if gone else found
 
-    def _read(self, run: RunRef, found: Sequence[TaskObjects], now: datetime) -> list[Observation]:
+    def _read(self, run: RunRef, found: list[TaskObjects], now: datetime) -> list[Observation]:
         """Read each task's objects, and the events of tasks that wait for a reason that the objects do not contain."""
         events, read_at = read_events(self._api, found, now), self._clock()
-        return [_read_one(run, one, events, now, read_at) for one in found]
+        seen = []
+        for number, one in enumerate(found):
+            seen.append(_read_one(run, one, events, now, read_at))
+            if seen[-1].phase is Phase.ENDED:  # nothing asks its pods any more, and their summaries take memory
+                found[number] = TaskObjects(one.task, one.job, [], one.namespace_gone)
+        return seen
 
     def _explain(
         self, run: RunRef, found: Sequence[TaskObjects], seen: list[Observation], namespace: CurrentNamespace
@@ -139,7 +143,7 @@ def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read
         return _never_deployed(run, one, now)
     if not one.pods and (one.job is None or one.namespace_gone):
         return _judge(one, now)
-    return read_task(one.task, one.job, one.pods, events.of(one.uids()), now, read_at)
+    return read_task(one.task, one.job, one.pods, events.of(one), now, read_at)
 
 
 def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> TaskObjects:

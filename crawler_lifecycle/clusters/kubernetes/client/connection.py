@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -269,10 +270,10 @@ def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[
     elif moment != found.resource_version:
         raise Expired(f"{asked.gesture}: two pages are of different versions: {found.resource_version} and {moment}")
     keys = [(item.metadata.namespace, item.metadata.name) for item in page.items]
-    if not names.isdisjoint(keys) or len(set(keys)) < len(keys):
-        twice = next(key for n, key in enumerate(keys) if key in names or key in keys[:n])
+    if not names.isdisjoint(new := set(keys)) or len(new) < len(keys):
+        twice = Counter([*names, *keys]).most_common(1)[0][0]
         raise Expired(f"{asked.gesture}: the pages overlap: {twice[1]} is in them twice")
-    names.update(keys)
+    names |= new
 
 
 def _checked(asked: Asked, data: bytes) -> bytes:

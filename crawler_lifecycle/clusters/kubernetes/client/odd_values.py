@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 def known_time(at: datetime | None) -> datetime | None:
     """Return the time; ``None`` for a placeholder, or for a time that is too far from now."""
-    return bounds.believable(at) if at is not None and at >= _FIRST else None
+    return None if at is None or at < _FIRST else bounds.believable(at)
 
 
 def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:

@@ -22,7 +22,6 @@ from .predicates import (
     crawler_container,
     deadline_of,
     deleted_before_scheduling,
-    ended_at,
     sidecars,
     verdict,
 )
@@ -38,7 +37,8 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(pod, done, summary)
     by_itself = _by_itself(code, signal, summary)
-    last = PodEnd(task, job, pod, done, ended_at(pod), by_itself, by_itself and summary.told is False)
+    at = known_time(done.finished_at) if done is not None else None
+    last = PodEnd(task, job, pod, done, at, by_itself, by_itself and summary.told is False)
     moved = disruption(last)
     reason = _reason(last, code, moved)
     end = End(
@@ -88,8 +88,8 @@ def had_runner(job: Job | None, pod: Pod | None) -> bool:
 
 def memory_limit(pod: Pod) -> str | None:
     """Return the crawler's memory limit as a Kubernetes quantity, unchanged."""
-    found = next((c for c in pod.spec.containers if c.name == labels.CONTAINER), None)
-    return found.memory_limit if found is not None else None
+    found = [one for one in pod.spec.containers if one.name == labels.CONTAINER]
+    return found[0].memory_limit if found else None
 
 
 def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | None, int | None]:
@@ -165,9 +165,9 @@ def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> st
 
 def _deadline_ended_it(last: PodEnd) -> bool:
     """Return whether the deadline of Job or pod ended the crawler. It did not if the crawler ended by itself."""
-    pod, at, deadline = last.pod, last.at, deadline_of(last.job)
     if last.by_itself:
         return False
+    pod, at, deadline = last.pod, last.at, deadline_of(last.job)
     if pod.status.reason == "DeadlineExceeded":
         beside = [
             known_time(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated

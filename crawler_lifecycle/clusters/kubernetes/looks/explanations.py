@@ -6,7 +6,7 @@ They are read during a look, within limits. If they cannot be read, the look sti
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -62,11 +62,11 @@ class Events:
     about: Mapping[str, Sequence[Event]]
     unread: frozenset[str]
 
-    def of(self, uids: Iterable[str]) -> Sequence[Event] | None:
-        """Return the events about these objects; ``None`` when there are none but some could not be read."""
+    def of(self, task: TaskObjects) -> Sequence[Event] | None:
+        """Return the events about the task's objects; ``None`` when there are none but some could not be read."""
         if not self.about and not self.unread:
             return ()
-        asked = list(uids)
+        asked = task.uids()
         found = [event for uid in asked for event in self.about.get(uid, ())]
         return found if found or self.unread.isdisjoint(asked) else None
 

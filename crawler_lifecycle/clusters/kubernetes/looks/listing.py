@@ -95,7 +95,7 @@ class TaskObjects(NamedTuple):
     @property
     def has_job(self) -> bool:
         """True when the Job is the task's own."""
-        return self.job is not None and self.task.uid is not None and self.job.metadata.uid == self.task.uid
+        return self.job is not None and self.job.metadata.uid == self.task.uid
 
     @property
     def seen(self) -> bool:

@@ -120,7 +120,7 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
 def another_follows(job: Job | None, pod: Pod) -> bool:
     """Return whether the Job was resumed after this pod was taken back, so that it creates another pod."""
-    return job is not None and not job.spec.suspend and ended(pod) and taken_back(job, pod)
+    return job is not None and not job.spec.suspend and taken_back(job, pod) and ended(pod)
 
 
 def never_began(pod: Pod) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
@@ -60,11 +61,14 @@ def read_task(
     ]
     pod = deciding_pod(mine)
     if pod is not None and not another_follows(own, pod):
-        return _of_pod(task, uid, own, pod, _ended_beside(pod, mine), events, now, read_at or now)
+        beside = _ended_beside(pod, mine) if len(mine) > 1 else None
+        return _of_pod(task, uid, own, pod, beside, events, now, read_at or now)
     name = own.metadata.name if own is not None else None
     seen = partial(Observation, task.index, task.attempt, name=name, uid=uid)
     if own is not None:
-        return _of_job(seen, own, events, now, read_at or now)
+        if (over := verdict(own)) is not None:
+            return _ended(task, end_of_job(own, over), Summary(), read_at or now, name=name, uid=uid)
+        return _of_job(seen, own, events, now)
     return _foreign(seen, task, job, now) if job is not None else seen(Phase.ABSENT, now)
 
 
@@ -90,10 +94,11 @@ def _of_pod(
 ) -> Observation:
     name = job.metadata.name if job is not None else pod.metadata.labels.get(JOB_NAME)
     node, started = pod.spec.node_name, _started(pod)
-    seen = partial(Observation, task.index, task.attempt, name=name, uid=uid, node=node, started_at=started)
     if ended(pod):
         end, summary = end_of_pod(task, job, pod)
-        return _ended(seen, replace(end, message=_joined(end.message, beside)) if beside else end, summary, read_at)
+        end = replace(end, message=_joined(end.message, beside)) if beside else end
+        return _ended(task, end, summary, read_at, name=name, uid=uid, node=node, started_at=started)
+    seen = partial(Observation, task.index, task.attempt, name=name, uid=uid, node=node, started_at=started)
     if executing(pod):
         words = _joined(warning_words(task, job, pod, now), beside)
         return seen(Phase.EXECUTING, now, reason=words, changed_at=started)
@@ -101,14 +106,9 @@ def _of_pod(
     return seen(Phase.WAITING, now, reason=words, changed_at=known_time(pod.metadata.creation_timestamp))
 
 
-def _of_job(
-    seen: partial[Observation], job: Job, events: Sequence[Event] | None, now: datetime, read_at: datetime
-) -> Observation:
-    """Return the observation of a Job without a pod."""
-    over, deleted = verdict(job), job.metadata.deletion_timestamp
-    if over is not None:
-        return _ended(seen, end_of_job(job, over), Summary(), read_at)
-    words = job_words(job, events, now)
+def _of_job(seen: partial[Observation], job: Job, events: Sequence[Event] | None, now: datetime) -> Observation:
+    """Return the observation of a Job without a pod, which has not ended."""
+    words, deleted = job_words(job, events, now), job.metadata.deletion_timestamp
     if job.other_controller is not None:  # its pods are on another cluster, so their absence here proves nothing
         started = known_time(job.status.start_time)
         phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
@@ -127,8 +127,10 @@ def _foreign(seen: partial[Observation], task: TaskRef, other: Job, now: datetim
     return seen(Phase.WAITING, now, uid=other.metadata.uid, name=other.metadata.name, reason=words)
 
 
-def _ended(seen: partial[Observation], end: End, summary: Summary, read_at: datetime) -> Observation:
-    return seen(
+def _ended(task: TaskRef, end: End, summary: Summary, read_at: datetime, **who: Any) -> Observation:
+    return Observation(
+        task.index,
+        task.attempt,
         Phase.ENDED,
         # An end may have happened after the look began. So its time of observation is when the objects had been read.
         read_at,
@@ -136,7 +138,8 @@ def _ended(seen: partial[Observation], end: End, summary: Summary, read_at: date
         peak_memory=summary.peak_memory,
         fields=summary.fields,
         end=end,
-        **reported(summary.progress, later=seen.args[1] > 1),
+        **who,
+        **reported(summary.progress, later=task.attempt > 1),
     )
 
 

@@ -16,10 +16,12 @@ import json
 import re
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+import msgspec
 
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.coverage import Coverage
+from crawler_lifecycle.domain.coverage import FIELDS_MAX, Coverage, named
 from crawler_lifecycle.domain.last_words import last_words
 from crawler_lifecycle.domain.task import Counters
 
@@ -28,8 +30,45 @@ FOREIGN_MAX = 500
 #: Finds the lines of a log that our runner printed for programs.
 _OURS = re.compile('"crawl_(progress|stats)"')
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.COUNT_MAX)]
+_Exit = Annotated[int, msgspec.Meta(ge=-bounds.INT_MAX, le=bounds.INT_MAX)]
+_Signal = Annotated[int, msgspec.Meta(ge=1, le=bounds.SIGNAL_MAX)]
 
-class Progress(NamedTuple):
+
+class _Coverage(msgspec.Struct, frozen=True, gc=False):
+    """A whole and valid ``Coverage``, as far as types show that."""
+
+    items: Annotated[int, msgspec.Meta(ge=1, le=bounds.COUNT_MAX)]
+    shares: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]]
+
+
+class _Said(msgspec.Struct, frozen=True, gc=False):
+    """The fields that we read of what a runner writes. A value that has not this type is left out."""
+
+    runner: str | None = None
+    finish_reason: str | None = None
+    finished_at: str | None = None
+    updated_at: str | None = None
+    told_to_stop: bool | None = None
+    exit: _Exit | None = None
+    own_exit: _Exit | None = None
+    signal: _Signal | None = None
+    message: str | None = None
+    pages: _Count | None = None
+    items: _Count | None = None
+    errors: _Count | None = None
+    bytes: _Count | None = None
+    quiet_s: _Count | None = None
+    resumed: bool | None = None
+    resume_note: str | None = None
+    peak_memory: _Count | None = None
+    fields: _Coverage | None = None
+
+
+_DECODER, _FIELDS, _TEXT = msgspec.json.Decoder(_Said), msgspec.structs.fields(_Said), str | None
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """The counters and the state that a runner reports in a line of the log or in its summary."""
 
     counters: Counters = Counters()
@@ -41,7 +80,7 @@ class Progress(NamedTuple):
     resume_note: str | None = None
 
 
-class Summary(NamedTuple):
+class Summary(msgspec.Struct, frozen=True, gc=False):
     """The content of a termination message. Missing fields are ``None``."""
 
     runner: bool = False
@@ -66,24 +105,24 @@ def read_summary(text: str | None) -> Summary:
     """Read a container's termination message. Raises nothing: a text of another program is only a message."""
     if not text or not text.strip():
         return Summary()
-    said = _object(text)
-    if said is None or not isinstance(said.get("runner"), str):
+    said = _said(text)
+    if said is None or said.runner is None:
         return _foreign(text)
-    told = said.get("told_to_stop")
     return Summary(
         runner=True,
-        finish_reason=_text(said, "finish_reason"),
-        exit=bounds.exit_code(said.get("exit")),
-        own_exit=bounds.exit_code(said.get("own_exit")),
-        signal=bounds.exit_signal(said.get("signal")),
-        told=told if isinstance(told, bool) else None,
-        message=_text(said, "message"),
-        progress=_progress(said, "finished_at"),
-        peak_memory=bounds.count(said.get("peak_memory")),
-        fields=Coverage.of(said.get("fields")),
+        finish_reason=clean(said.finish_reason, bounds.TEXT_MAX),
+        exit=said.exit,
+        own_exit=said.own_exit,
+        signal=said.signal,
+        told=said.told_to_stop,
+        message=clean(said.message, bounds.TEXT_MAX),
+        progress=_progress(said, said.finished_at),
+        peak_memory=said.peak_memory,
+        fields=_coverage(said.fields),
     )
 
 
+@lru_cache(256)  # the pods of a run have the same texts
 def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
     """Return the text as one line of at most ``limit`` characters, without a final full stop; ``None`` if empty."""
     if not text:
@@ -101,17 +140,30 @@ def _foreign(text: str) -> Summary:
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
-    return Summary(message=words, progress=progress._replace(quiet=None) if progress is not None else Progress())
+    return Summary(message=words, progress=msgspec.structs.replace(progress or Progress(), quiet=None))
 
 
-def _object(text: str) -> dict[str, object] | None:
+def _said(text: str) -> _Said | None:
     if not text.lstrip().startswith("{"):
         return None
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):  # some is invalid, or was cut
+        return _DECODER.decode(text)
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
-        return _before_the_cut(text) if text.startswith('{"runner": ') else None
-    return said if isinstance(said, dict) else None
+        return _valid(_before_the_cut(text)) if text.startswith('{"runner": ') else None
+    return _valid(said) if isinstance(said, dict) else None
+
+
+def _valid(said: dict[str, object]) -> _Said:
+    """Read each field alone, so that an invalid one hides no other."""
+    good: dict[str, Any] = {}
+    for one in _FIELDS:
+        value = said.get(one.name)
+        with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
+            good[one.name] = value if one.type == _TEXT and isinstance(value, str) else msgspec.convert(value, one.type)
+    fields = Coverage.of(said.get("fields"))
+    return _Said(**good | {"fields": fields and _Coverage(fields.items, dict(fields.shares))})
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
@@ -129,18 +181,13 @@ def _before_the_cut(text: str) -> dict[str, object]:
     return said
 
 
-def _text(said: dict[str, object], name: str) -> str | None:
-    value = said.get(name)
-    return clean(value, bounds.TEXT_MAX) if isinstance(value, str) else None
-
-
 _PROGRESS, _STATISTICS = "crawl_progress", "crawl_stats"
 
 
 def last_progress(log: bytes) -> Progress | None:
     """Return the newest progress in this piece of a log; ``None`` when it has none. ``None`` does not mean zero."""
     found = _last(log, _PROGRESS)
-    return None if found is None else _progress(found[2], "updated_at")
+    return None if found is None else _progress(said := _valid(found[2]), said.updated_at)
 
 
 def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
@@ -187,12 +234,17 @@ def _body(line: bytes, kind: str) -> dict[str, object] | None:
     return said if isinstance(said, dict) else None
 
 
-def _progress(said: dict[str, object], at: str) -> Progress:
-    resumed, quiet_s = said.get("resumed"), bounds.count(said.get("quiet_s"))
+def _coverage(said: _Coverage | None) -> Coverage | None:
+    if said is not None and len(said.shares) <= FIELDS_MAX and named(tuple(said.shares)):
+        return Coverage(said.items, said.shares)
+    return Coverage.of(said and {"items": said.items, "shares": said.shares})
+
+
+def _progress(said: _Said, at: str | None) -> Progress:
     return Progress(
-        Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
-        bounds.moment(said.get(at)),
-        None if quiet_s is None else timedelta(seconds=min(quiet_s, bounds.YEAR_S)),
-        resumed if isinstance(resumed, bool) else None,
-        bounds.words(said.get("resume_note"), bounds.NOTE_MAX),
+        Counters(said.pages, said.items, said.errors, said.bytes),
+        bounds.moment(at),
+        None if said.quiet_s is None else timedelta(seconds=min(said.quiet_s, bounds.YEAR_S)),
+        said.resumed,
+        bounds.words(said.resume_note, bounds.NOTE_MAX),
     )

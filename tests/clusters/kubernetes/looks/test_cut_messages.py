@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,8 +40,8 @@ SAID: dict[str, Any] = {
 
 
 def flat(summary: Summary) -> dict[str, Any]:
-    told = summary._asdict()
-    told |= told.pop("progress")._asdict()
+    told = msgspec.structs.asdict(summary)
+    told |= msgspec.structs.asdict(told.pop("progress"))
     told.pop("quiet")  # of a line in a log alone
     return told | dataclasses.asdict(told.pop("counters"))
 
@@ -81,6 +82,18 @@ def test_what_is_whole_is_read_wherever_it_is_cut() -> None:
 )
 def test_whatever_a_crawler_says_no_cut_makes_something_else_of_it(said: dict[str, Any]) -> None:
     check_every_cut(contract.summary_text(said))
+
+
+_odd: Any = st.none() | st.booleans() | st.integers() | st.floats(-1, 2) | st.text(st.characters(), max_size=5)
+_odd |= st.sampled_from(["2026-01-01t00:00:00z", "2026-01-01T00:00:00.1234567+02:00", "\ud800", 2**63, -1, 1.0, [], {}])
+_shares = st.dictionaries(st.text(st.characters(), max_size=61), st.floats(0, 1) | _odd, max_size=40)
+_fields = st.fixed_dictionaries({"items": st.just(7) | _odd, "shares": _shares | _odd})
+
+
+@given(st.fixed_dictionaries({}, optional={n: st.just(v) | _odd for n, v in SAID.items()}), _fields)
+def test_one_unreadable_value_changes_no_other(said: dict[str, Any], fields: dict[str, Any]) -> None:
+    text = json.dumps({**said, "runner": "1", **({"fields": fields} if "fields" in said else {})})
+    assert read_summary(text) == read_summary(f'{text[:-1]}, "unread": NaN}}')
 
 
 @pytest.mark.parametrize("containers", [1, 4, 12])
