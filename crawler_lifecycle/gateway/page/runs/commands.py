@@ -27,7 +27,7 @@ from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
-from crawler_lifecycle.gateway.page.runs.day import Day, LastDay
+from crawler_lifecycle.gateway.page.runs.overview import Overview
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
@@ -148,7 +148,7 @@ async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> 
 #: Seconds that a list waits for the status bar. A later status bar comes with the stream.
 HEALTH_WAIT_S = 0.3
 #: Filters without a field on the page. They stay when a person changes other filters.
-_UNSHOWN = ("stage", "parent", "project")
+_UNSHOWN = ("stage", "parent", "project", "waits")
 #: Filters that are used seldom. The page hides them unless one of them is set.
 _RARE = {*_UNSHOWN, "trigger", "outcome", "pool", "flow_id", "tag", "created_from", "created_until"}
 _CHOICES = {"status": list(RunStatus), "trigger": list(Trigger)}
@@ -160,7 +160,7 @@ class PageFilters(RunFilters):
     all: bool = False
 
 
-def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay) -> None:
+def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview) -> None:
     """Add the list of runs."""
 
     @app.get("/", operation_id="showRuns", include_in_schema=False)
@@ -168,15 +168,16 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay) -> Non
         """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
         filters = read(PageFilters, request.query_params.multi_items())
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
-        read_strip, read_day = health.read_within(HEALTH_WAIT_S), day.read_within(HEALTH_WAIT_S)
-        found, strip, bars = await asyncio.gather(read_runs, read_strip, read_day)
-        return await run_in_threadpool(shown, request, filters, strip, bars, *found)
+        # A list with filters is about other runs.
+        parts: list[Any] = [health] if request.query_params else [health, overview]
+        found, strip, *above = await asyncio.gather(read_runs, *(one.read_within(HEALTH_WAIT_S) for one in parts))
+        return await run_in_threadpool(shown, request, filters, strip, above, *found)
 
     def shown(
         request: Request,
         filters: PageFilters,
         strip: HealthStrip | None,
-        bars: Day | None,
+        above: list[dict[str, Any]],
         page: RunPage,
         tasks: dict[int, RunTasks],
     ) -> Response:
@@ -187,7 +188,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay) -> Non
         values |= {"everything": "/" + query({**asked, "all": "true"})}
         hidden = [(name, asked[name]) for name in _UNSHOWN if name in asked]
         hidden += [("tag", tag) for tag in filters.tag[1:]]
-        values |= {"day": bars, "overview": not request.query_params}
+        values["overview"] = next(iter(above), None)
         values |= {"asked": asked, "more_filters": not _RARE.isdisjoint(asked)}
         values |= {"hidden": hidden, "acts": may("pressRuns"), "chosen": filters.all}
         return answer(request, "runs.html", filters=filters, choices=_CHOICES, **values)
