@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import FastAPI
 
 from crawler_lifecycle.gateway.graphs.page import add_graphs
 from crawler_lifecycle.gateway.managers.page import add_managers
-from crawler_lifecycle.gateway.page.ledger import add_crawlers, add_ledger
+from crawler_lifecycle.gateway.page.crawlers import add_crawlers
+from crawler_lifecycle.gateway.page.ledger import add_ledger
 from crawler_lifecycle.gateway.page.live import add_stream
 from crawler_lifecycle.gateway.page.login import add_login
 from crawler_lifecycle.gateway.page.parts.forms import Once
 from crawler_lifecycle.gateway.page.parts.rendering import add_assets
 from crawler_lifecycle.gateway.page.runs.commands import add_commands, add_runs
-from crawler_lifecycle.gateway.page.runs.day import LastDay
+from crawler_lifecycle.gateway.page.runs.overview import Overview
 from crawler_lifecycle.gateway.page.runs.reading import add_files, add_items, add_log
 from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pool_page
 from crawler_lifecycle.gateway.runs.items import RunItems
-from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules
+from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules, schedules_of
 from crawler_lifecycle.gateway.webhooks.page import add_webhook_form, add_webhooks
 
 
@@ -29,13 +32,13 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_assets(app)
     add_login(app, gateway.logins, clock)
     add_start(app, gateway.commands, gateway.crawlers, store)  # before the runs, or "new" would be a run
-    add_runs(app, views, gateway.health, LastDay(store.runs, views), store.runs)
+    add_runs(app, views, gateway.health, Overview(store, views), store.runs)
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views)
     add_files(app, gateway.files, views, store.runs)
     add_items(app, RunItems(gateway.files, store.runs, store.tasks), views)
     add_commands(app, gateway.commands, clock)
-    add_crawlers(app, gateway.recent, gateway.crawlers)
+    add_crawlers(app, store, gateway.recent, gateway.crawlers, partial(schedules_of, gateway.schedule_views))
     add_pool_page(app, store.pools, clock)
     once = Once()
     add_ledger(app, store, views, gateway.workflows, once)

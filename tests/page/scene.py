@@ -28,6 +28,7 @@ PAGES = {
     "files": "/runs/{done}/files",
     "items": "/runs/{done}/items?{file}",
     "crawlers": "/crawlers",
+    "crawler": "/crawlers/plain",
     "pools": "/pools",
     "corrections": "/corrections",
     "audit": "/audit",

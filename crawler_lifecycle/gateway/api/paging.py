@@ -13,6 +13,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
+from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
@@ -79,6 +80,7 @@ class RunFilters(OfProject):
     tag: Annotated[list[str], Field(default_factory=list, max_length=10)]
     created_from: Moment | None = None
     created_until: Moment | None = None
+    waits: Wait | None = None
     attention: bool = False
 
     def check(self) -> None:

@@ -1,8 +1,7 @@
-"""The web pages of the catalogue, of corrections and of audits."""
+"""The web pages of corrections and of audits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -13,19 +12,15 @@ from crawler_lifecycle.domain.audits.audit import Unknown
 from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
 from crawler_lifecycle.gateway.page.parts.forms import KeyedForm, Once, Outcome, form, outcomes_page, read
-from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, number, query, span
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
 from crawler_lifecycle.gateway.runs.answers import WEEK
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
-from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.recent import CrawlerRuns, RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import task_name
-from crawler_lifecycle.ports.runs import RecentRun
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 
@@ -91,60 +86,3 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
 
         word = "Audit and repair" if asked.repair else "Audit"
         return outcomes_page(request, word, [await once(asked.key, act)], views.clock())
-
-
-#: The height of a chart, and the width of one run in it, in units of the SVG.
-HEIGHT, WIDTH = 40, 10
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One run of a chart."""
-
-    run: RecentRun
-    x: int
-    items: float
-    """The height of the bar of items. The run with the most items has the full height."""
-    errors: float
-    duration: float
-    title: str
-
-
-def add_crawlers(app: FastAPI, recent: RecentRuns, crawlers: Crawlers) -> None:
-    """Add the web page of the catalogue."""
-
-    @app.get("/crawlers", operation_id="showCrawlers", include_in_schema=False)
-    async def show_crawlers(request: Request) -> Response:
-        """Show the crawlers that can be started, with charts of their last runs."""
-        try:
-            found, known = await recent.read(), await crawlers.all()
-        except LifecycleError as error:
-            return answer(request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock())
-        rows = [(known.get(one.crawler), one, bars(one)) for one in found.crawlers]
-        values: dict[str, Any] = {"left_out": found.left_out, "now": found.at, "height": HEIGHT, "width": WIDTH}
-        return answer(request, "crawlers.html", rows=rows, away=crawlers.note(), **values)
-
-
-def bars(found: CrawlerRuns) -> list[Bar]:
-    """Return the bars of a chart. The newest run is on the right."""
-    runs = list(reversed(found.runs))
-    items, errors = (max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors"))
-    longest = max((_seconds(run) or 0.0 for run in runs), default=0.0)
-    made = []
-    for n, run in enumerate(runs):
-        took = _seconds(run)
-        words = [f"run {run.run_id}: {run.status}", run.outcome or "", f"{number(run.items)} items"]
-        words += [f"{number(run.errors)} errors", span(took) if took is not None else ""]
-        parts = (_part(run.items, items), _part(run.errors, errors), _part(took, longest))
-        made.append(Bar(run, n * WIDTH, *parts, ", ".join(word for word in words if word)))
-    return made
-
-
-def _part(value: float | None, most: float) -> float:
-    return round(HEIGHT * (value or 0) / most, 1) if most else 0.0
-
-
-def _seconds(run: RecentRun) -> float | None:
-    if run.started_at is None or run.ended_at is None:
-        return None
-    return max((run.ended_at - run.started_at).total_seconds(), 0.0)

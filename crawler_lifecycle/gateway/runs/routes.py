@@ -320,6 +320,10 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         meet the other filters. A search goes on among older runs by crawler, tag, flow and the beginning of the number;
         ``note`` says what it left out.
 
+        ``waits`` selects live runs that wait for this: a place in their ``pool``, an answer of the ``cluster``, the
+        ``scheduler`` service, the time of their next try (``retry``), a ``worker``, or the ``start`` of their first
+        task.
+
         ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a person. Such a run
         failed and was not ended by a person, or its items lack fields that the catalogue expects (outcome
         ``coverage``). And no later good run did the same work (crawler, arguments, settings, tasks) or came from the

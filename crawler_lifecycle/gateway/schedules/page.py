@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
@@ -22,6 +22,7 @@ from crawler_lifecycle.gateway.api.paging import Moment
 from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, pretty
+from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.schedules.routes import TIME_MAX, Due, DueFilters, ScheduleName, ScheduleViews, put_form
 from crawler_lifecycle.ports.schedules import ScheduleRow
@@ -168,19 +169,14 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
     schedules, clock = views.schedules, views.clock
 
     @app.get("/schedules", operation_id="showSchedules", include_in_schema=False)
-    def show_schedules(request: Request, search: Annotated[str, Query(max_length=200)] = "") -> Response:
-        """List schedules with their next due time and their last firing. ``search`` selects names with this text."""
-        found: list[ScheduleRow] = []
-        while page := schedules.list_schedules(found[-1].schedule_id if found else 0, 200):
-            found += page
-        now = clock()
-        rows = [listed(row, now) for row in found if search.lower() in row.name.lower()]
-        return answer(request, "schedules.html", rows=rows, search=search, now=now)
-
-    def listed(row: ScheduleRow, now: datetime) -> dict[str, Any]:
-        last = [Due.of(one).model_dump() for one in schedules.list_due(row.schedule_id, None, 1)]
-        ahead = {"next": next(iter(_next(row, now, 1)), None), "last": next(iter(last), None)}
-        return views.of(row).model_dump() | ahead
+    def show_schedules(
+        request: Request, search: Annotated[str, Query(max_length=200)] = "", troubled: bool = False
+    ) -> Response:
+        """List schedules with their next due time and their last firing. ``search`` selects names with this text,
+        ``troubled`` those whose last due time was missed or ended badly."""
+        rows = listed(views, lambda row: search.lower() in row.name.lower(), troubled=troubled)
+        values: dict[str, Any] = {"rows": rows, "search": search, "troubled": troubled}
+        return answer(request, "schedules.html", now=clock(), **values)
 
     @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
@@ -204,6 +200,30 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
             return answer(request, "backfill.html", name=name, asked=asked, count=count, now=clock())
         act = functools.partial(_carried_out, commands, name, asked)
         return await fields.carry_out(request, once, asked, name, act, clock())
+
+
+def listed(
+    views: ScheduleViews, fits: Callable[[ScheduleRow], bool], *, troubled: bool = False
+) -> list[dict[str, Any]]:
+    """Return the schedules that fit, each with its next due time and its last firing."""
+    found: list[ScheduleRow] = []
+    while page := views.schedules.list_schedules(found[-1].schedule_id if found else 0, 200):
+        found += page
+    now, found = views.clock(), [row for row in found if fits(row)]
+    last = views.schedules.latest_due()
+    if troubled:
+        found = [row for row in found if row.schedule_id in last and last[row.schedule_id].trouble]
+    rows = []
+    for row in found:
+        due = last.get(row.schedule_id)
+        more = {"next": next(iter(_next(row, now, 1)), None), "last": due and Due.of(due).model_dump()}
+        rows.append(views.of(row).model_dump() | more)
+    return rows
+
+
+def schedules_of(views: ScheduleViews, crawler: str) -> list[dict[str, Any]]:
+    """Return the schedules that start runs of this crawler, each with its next due time and its last firing."""
+    return listed(views, lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler)
 
 
 def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:

@@ -52,7 +52,7 @@ SCHEDULE = {"run": {"crawler": "plain", "args": {"page": NAME}}, "every_s": 3600
 #: What stands for a parameter of a path: everything of project a. A route with another parameter needs a decision here.
 OF_A: Mapping[str, object] = {
     **{"run_id": RUN, "manager_id": MANAGER, "id": GRAPH, "name": NAME, "job": "zebra-request"},
-    **{"index": 0, "attempt": 1, "page": 0, "project": "default", "spider": "plain"},
+    **{"index": 0, "attempt": 1, "page": 0, "project": "default", "spider": "plain", "crawler": "plain"},
 }
 OF_B = OF_A | {"run_id": 1, "manager_id": 1, "id": "okapi-graph", "name": "okapi", "job": "okapi-request"}
 #: The parameters that name something; the others only say more about it.

@@ -50,6 +50,7 @@ PATHS: dict[str, str] = {
     "showFile": "/runs/1/file?name=task-0/items.jsonl",
     "showItems": "/runs/1/items?name=task-0/items.jsonl",
     "showCrawlers": "/crawlers",
+    "showCrawler": "/crawlers/plain",
     "showPools": "/pools",
     "showCorrections": "/corrections",
     "showAudit": "/audit",

@@ -113,7 +113,7 @@ MOVES = {
         "showGraphs",
         "showGraph",
     ),
-    *("showSchedules", "showSchedule", "showWebhooks", "showWebhook", "showCorrections", "showAudit"),
+    *("showSchedules", "showSchedule", "showWebhooks", "showWebhook", "showCorrections", "showAudit", "showCrawler"),
 }
 #: The key in a request's scope which says that only the main part of a page is wanted, for all its readers.
 ALONE = "lifecycle.page.alone"

@@ -28,7 +28,8 @@ from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
 from crawler_lifecycle.gateway.page.runs.choosing import FIELDS, chips, facets, pairs, presets, sorts
-from crawler_lifecycle.gateway.page.runs.day import FRESH_S, Day, LastDay
+from crawler_lifecycle.gateway.page.runs.day import FRESH_S
+from crawler_lifecycle.gateway.page.runs.overview import Overview
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
@@ -159,7 +160,7 @@ class PageFilters(RunFilters):
     all: bool = False
 
 
-def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay, runs: RunReader) -> None:
+def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, runs: RunReader) -> None:
     """Add the list of runs."""
     kept = KeptForEach(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
 
@@ -168,17 +169,19 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay, runs: 
         """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
         filters = read(PageFilters, request.query_params.multi_items())
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
-        read_strip, read_day = health.read_within(HEALTH_WAIT_S), day.read_within(HEALTH_WAIT_S)
-        read_known = kept.own.read_within(HEALTH_WAIT_S)
-        found, strip, bars, known = await asyncio.gather(read_runs, read_strip, read_day, read_known)
-        return await run_in_threadpool(shown, request, filters, strip, bars, known, *found)
+        # A list with filters is about other runs.
+        parts: list[Any] = [health, kept.own, *([] if request.query_params else [overview])]
+        found, strip, known, *above = await asyncio.gather(
+            read_runs, *(one.read_within(HEALTH_WAIT_S) for one in parts)
+        )
+        return await run_in_threadpool(shown, request, filters, strip, known, above, *found)
 
     def shown(
         request: Request,
         filters: PageFilters,
         strip: HealthStrip | None,
-        bars: Day | None,
         known: dict[str, list[str]] | None,
+        above: list[dict[str, Any]],
         page: RunPage,
         tasks: dict[int, RunTasks],
     ) -> Response:
@@ -192,7 +195,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, day: LastDay, runs: 
         }
         values |= {"facets": facets(asked, known or {}), "chips": chips(asked), "sorts": sorts(asked)}
         values |= {"views": presets(asked), "hidden": [(n, v) for n, v in pairs(asked) if n not in FIELDS]}
-        values |= {"day": bars, "overview": not request.query_params}
+        values["overview"] = next(iter(above), None)
         values |= {"asked": asked, "acts": may("pressRuns"), "chosen": filters.all}
         return answer(request, "runs.html", filters=filters, **values)
 

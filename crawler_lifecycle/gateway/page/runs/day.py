@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.rendering import number, query
-from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.store.runs.reads import RunReader
 
 #: Hours with a bar of their own, the present one included; seconds for which the numbers are reused.
 HOURS, FRESH_S = 24, 10.0
+#: How late a run may appear in the list of an hour.
+HOUR, CLOCK_SLACK = timedelta(hours=1), timedelta(minutes=10)
 #: The size of a bar, and the least height of a part, so that one failed run among thousands is seen.
 WIDTH, HEIGHT, LEAST = 24, 40, 3
 _OPEN = [status.value for status in RunStatus if not status.terminal]
@@ -44,19 +47,32 @@ class Day:
 
 
 class LastDay:
-    """Counts the runs of the last 24 hours. The answer is reused for ``FRESH_S`` seconds."""
+    """Counts the runs of the last 24 hours. The answer is reused for ``FRESH_S`` seconds.
 
-    def __init__(self, runs: RunReader, views: RunViews) -> None:
-        self._runs, self._clock = runs, views.clock
-        self._kept = KeptForEach(self._ask, FRESH_S)
+    An hour that is over, and whose runs have all ended, changes only when somebody resumes one of them. Each time, only
+    one such hour is counted again, in turn: to count all runs of a day would cost a database too much.
+    """
 
-    async def read_within(self, seconds: float) -> Day | None:
-        """Return the bars; the last ones, or ``None``, if new ones take longer. Raises ``StoreUnavailable``."""
-        return await self._kept.own.read_within(seconds)
+    def __init__(self, runs: RunReader, clock: Callable[[], datetime]) -> None:
+        self._runs, self._clock = runs, clock
+        self.kept = KeptForEach(partial(run_in_threadpool, self._count), FRESH_S)
+        #: By project: the hours, the one that was counted longest ago first. Each has its time of counting and numbers.
+        self._hours: dict[str | None, dict[datetime, tuple[datetime, Counter[str]]]] = {}
 
-    async def _ask(self) -> Day:
-        since = self._clock().astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
-        return drawn(since, await run_in_threadpool(self._runs.runs_by_hour, since, HOURS))
+    def _count(self) -> Day:
+        now = self._clock().astimezone(UTC)
+        since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
+        hours = [since + timedelta(hours=n) for n in range(HOURS)]
+        # The clocks of hosts differ: a run may appear late in an hour that is over.
+        over = [
+            (begin, (at, counts))
+            for begin, (at, counts) in self._hours.get(only(), {}).items()
+            if at >= begin + HOUR + CLOCK_SLACK and not counts["open"] and begin in hours
+        ]
+        kept = dict(over[1:])
+        kept |= {begin: (now, self._runs.runs_between(begin, begin + HOUR)) for begin in hours if begin not in kept}
+        self._hours[only()] = kept
+        return drawn(since, [kept[begin][1] for begin in hours])
 
 
 def drawn(since: datetime, hours: list[Counter[str]]) -> Day:

@@ -1,0 +1,70 @@
+"""The overview above the list of runs: what runs, what waits and why, what needs attention, and where.
+
+The template makes the links: each number is the length of the list to which it leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.audits.corrections import wrong_words
+from crawler_lifecycle.gateway.kept import KeptForEach
+from crawler_lifecycle.gateway.runs.answers import WEEK
+from crawler_lifecycle.gateway.runs.routes import RunViews
+from crawler_lifecycle.store.store import Store
+
+from .day import LastDay
+
+#: Seconds for which the figures of live runs are reused, and those that are expensive and change less.
+LIVE_S, TROUBLES_S = 2.0, 10.0
+#: The most live runs of a status, and the most runs that need attention, that are counted. The page says if there are
+#: more.
+LIVE_MAX, ATTENTION_MAX = 10_000, 100
+#: The most runs and schedules in trouble, and the most reasons of waits, that are named.
+NAMED, REASONS = 3, 4
+
+
+class Overview:
+    """Makes the overview, once for all who may see the same runs."""
+
+    def __init__(self, store: Store, views: RunViews) -> None:
+        self._store, self._views = store, views
+        self._parts: dict[str, KeptForEach[Any]] = {
+            "live": KeptForEach(partial(run_in_threadpool, self._live), LIVE_S),
+            "troubles": KeptForEach(partial(run_in_threadpool, self._troubles), TROUBLES_S),
+            "day": LastDay(store.runs, views.clock).kept,
+        }
+
+    async def read_within(self, seconds: float) -> dict[str, Any]:
+        """Return the values of the templates. Of a part that takes longer, return the last values, or ``None``.
+
+        Raises ``StoreUnavailable``.
+        """
+        parts = await asyncio.gather(*(part.own.read_within(seconds) for part in self._parts.values()))
+        return dict(zip(self._parts, parts, strict=True))
+
+    def _live(self) -> dict[str, Any]:
+        live = self._store.runs.live_now(LIVE_MAX)
+        waits = sorted(live.waits, key=lambda one: -one.runs)
+        said = {one.oldest: self._why(one.oldest) for one in waits[:REASONS]}
+        return {"runs": live, "most": LIVE_MAX, "waits": waits[:REASONS], "more": len(waits[REASONS:]), "said": said}
+
+    def _why(self, run_id: int) -> str | None:
+        """Return the sentence that says why this run waits."""
+        rows = self._store.runs.list_runs(before_run_id=run_id + 1, limit=1)
+        tasks, now = self._views.tasks_of(rows), self._views.clock()
+        return next((self._views.of(row, now, tasks[row.run_id]).waits for row in rows), None)
+
+    def _troubles(self) -> dict[str, Any]:
+        store = self._store
+        runs = store.runs.brief_runs(ATTENTION_MAX, attention=True)
+        due = [one for one in store.schedules.latest_due().values() if one.trouble]
+        due.sort(key=lambda one: one.due_at, reverse=True)
+        wrong = store.corrections.correction_summary(self._views.clock() - WEEK)
+        words = wrong_words(wrong.worst_ms, {one.kind: one.count for one in wrong.kinds}, "this week")
+        found: dict[str, Any] = {"attention": len(runs), "most": ATTENTION_MAX, "runs": runs[:NAMED]}
+        return found | {"schedules": len(due), "due": due[:NAMED], "corrections": wrong.count, "wrong": words}
