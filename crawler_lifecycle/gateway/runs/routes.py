@@ -253,10 +253,14 @@ class RunViews:
 
     def counted(self, filters: RunFilters, page: RunPage, most: int) -> str:
         """Return the number of runs that fit the filters, for people. Blocks."""
+        # A later page of a search has counted only from its first run on.
+        part = page.note is not None or (filters.page_token is not None and filters.sort is None)
+        if filters.search is not None and part and page.runs:
+            return f"at least {max(page.fits or 0, len(page.runs)):,}"
         if page.next_page_token is None and filters.page_token is None:
             return f"{len(page.runs):,}"
         if filters.search is not None:
-            return f"{page.fits:,}" if page.note is None else f"at least {max(page.fits or 0, len(page.runs)):,}"
+            return f"{page.fits:,}"
         with narrowed(filters.project):
             found = self._store.runs.count_found(most + 1, **_wanted(filters))
         return f"{found:,}" if found <= most else f"more than {most:,}"

@@ -169,7 +169,10 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     assert found("search=%00%F0%9F%98%80%22%5C%27") == ([], "0 runs")
     assert browser.get("/?search=" + "x" * 201).status_code == 422
     assert "choose from crawler" in browser.get("/?sort=request").text
+    token = browser.get("/v1/runs?search=plain&page_size=1").json()["next_page_token"]
+    assert found(f"search=plain&page_size=1&page_token={token}") == (["2"], "at least 2 runs")
     monkeypatch.setattr(search, "WINDOW", 2)
+    assert found("search=shop1") == (["2"], "at least 1 run"), "older ones were not searched for arguments"
     assert found("search=shop0") == ([], "0 runs")
     assert (
         "Arguments were searched only in the newest 2 runs that meet the other filters."
