@@ -171,7 +171,7 @@ def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: in
     if filters.waits is not None:
         conditions.append(wait_column() == filters.waits)
         filters = replace(filters, statuses=[one for one in filters.statuses or WAITING if one in WAITING])
-        if not filters.statuses:
+        if filters.attention or not filters.statuses:  # only ended runs need attention, and none of them waits
             conditions.append(false())
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)

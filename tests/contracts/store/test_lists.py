@@ -156,6 +156,7 @@ def what_live_runs_wait_for_is_counted_and_listed(world: World, many: list[RunRo
         assert (len(listed), listed[-1].run_id) == (one.runs, one.oldest)
     assert {one.wait for one in found.waits} == {Wait.WORKER, Wait.START}
     assert runs.list_runs(waits=Wait.WORKER, status=["COMPLETED"]) == []
+    assert runs.list_runs(waits=Wait.WORKER, attention=True) == []
     assert runs.live_now(1).by_status == dict.fromkeys(found.by_status, 1)
 
 

@@ -156,7 +156,9 @@ def test_each_number_of_the_overview_is_that_of_its_list(
         page = as_browser(other).get("/", headers=ANN)
         said, above = words(page), page.text.partition('class="overview"')[2].partition('id="day"')[0]
         assert "30 pages and 10 items a minute" in said
-        assert "for the scheduler service ; the oldest is 5 : the scheduler service has accepted no deployment" in said
+        assert (
+            "for the scheduler service ; the oldest is run 5 : the scheduler service has accepted no deployment" in said
+        )
         assert "2 finished plain: It is over" in said
         assert ["weekly" in above, "quiet" in above] == [True, False]
         counted = re.findall(r'<a[^>]* href="(/[^"]*[?][^"]*|/corrections)"[^>]*>(\d+)', above)
