@@ -29,6 +29,7 @@ SHOWN: dict[str, tuple[str, str | None, int]] = {
     "stopped": ("stopped", None, 330),
     "killed": ("killed", "Corrections", 125),
     "crawlers": ("crawlers", None, 520),
+    "crawler": ("crawler", None, 700),
     "missed": ("schedule", "Last", 165),
     "graph": ("graph", None, 420),
     "log": ("log", None, 420),

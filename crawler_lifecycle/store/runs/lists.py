@@ -171,13 +171,13 @@ def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: in
     if filters.waits is not None:
         conditions.append(wait_column() == filters.waits)
         filters = replace(filters, statuses=[one for one in filters.statuses or WAITING if one in WAITING])
-        if filters.attention or not filters.statuses:  # only ended runs need attention, and none of them waits
-            conditions.append(false())
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     kinds = [[r.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
-    if filters.attention:
+    if filters.attention:  # only ended runs do, and none of them waits
         kinds = _attention(filters.statuses)
+    if not kinds or (filters.waits is not None and not filters.statuses):
+        kinds = [[false()]]
     return [_ids([*conditions, *kind], filters, limit) for kind in kinds]
 
 
