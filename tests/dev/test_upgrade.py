@@ -31,7 +31,7 @@ SETTINGS = {
     "LIFECYCLE_RETRIES": '{"max": 0}',
     "LIFECYCLE_CLUSTER__SLOTS": "64",
 }
-LOOKS = ("--poll-minutes", "0.02,0.03", "-o", "name")
+LOOKS, SELDOM = ("--poll-minutes", "0.02,0.03", "-o", "name"), ("--poll-minutes", "0.1,0.2", "-o", "name")
 
 
 def checked_out(commit: str, folder: Path) -> Path:
@@ -74,18 +74,18 @@ class Load:
         return "-a", f"max_pages={number}", "-a", f"site={self.site}"
 
     def begin(self) -> None:
-        """Begin all that is open until the end. Schedules of any number begin four runs in ten seconds."""
+        """Begin all that is open until the end. The slower the machine, the more of it there is: so it is not much."""
         jobs = self.folder / "jobs.jsonl"
         lines = [{"max_pages": "2", "site": self.site}, {"max_pages": "3", "delay": "1", "site": self.site}]
         jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
         manager = ("manager", "start", "--crawler", "plain", "--each", str(jobs), "--max-running", "1", "--keep-open")
-        schedule = ("--crawler", "plain", *self.pages(1), "--every-s", str(10 * self.each))
+        schedule = ("--crawler", "plain", *self.pages(1), "--every-s", str(25 + 5 * self.each))
         for n in range(self.each):
             self.managers.append(self.call(*manager, "--flow", f"m{n}", "-o", "name"))
         for n in range(self.each * 4):
             self.call("schedule", "create", f"s{n}", *schedule)
         for _ in range(self.each * 10):
-            self.endless.append(self.call("start", "long", *LOOKS))
+            self.endless.append(self.call("start", "long", *SELDOM))
 
     def more(self) -> None:
         """Use everything: short runs to their ends, a stop, a resume, a job for each manager; graphs that go on."""
