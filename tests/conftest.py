@@ -20,7 +20,7 @@ __all__ = ["mariadb"]
 TESTS = Path(__file__).parent
 CONTRACT = TESTS / "contracts/store"
 #: Where `make test-more` reads tests, and what other commands play as a whole.
-MORE = re.findall(r"\S+", re.findall("^MORE := (.*)$", (TESTS.parent / "Makefile").read_text(), re.MULTILINE)[0])
+MORE = re.findall("^MORE := (.*)$", (TESTS.parent / "Makefile").read_text(), re.MULTILINE)[0].split()
 READ = [TESTS.parent / one for one in (*MORE, "tests/e2e", "tests/dev", "tests/kubernetes", "tests/page", "tests/soak")]
 #: Set by pytest itself, anew for each part of a test.
 CURRENT = "PYTEST_CURRENT_TEST"

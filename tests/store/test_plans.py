@@ -373,13 +373,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
-    lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
-    store.runs.runs_between(lately, lately + timedelta(hours=1))
-    store.runs.ends_of("crawler-7", lately, 8)
-    store.runs.live_now(1_000)
-    store.runs.brief_runs(50, crawler="crawler-7")
-    store.runs.brief_runs(50, attention=True)
-    store.schedules.latest_due()
+    overviews(store, filled)
     store.tasks.list_tasks(run_id)
     store.tasks.list_tasks(run_id, after_task_id=filled.size.runs * filled.size.each + 500, superseded=True)
     store.tasks.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
@@ -437,6 +431,17 @@ def searching(store: Store, filled: Filled) -> None:
     store.runs.known_values(100)
 
 
+def overviews(store: Store, filled: Filled) -> None:
+    """What the overview and the page of a crawler ask for."""
+    lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
+    store.runs.runs_between(lately, lately + timedelta(hours=1))
+    store.runs.ends_of("crawler-7", lately, 8)
+    store.runs.live_now(1_000)
+    store.runs.brief_runs(50, crawler="crawler-7")
+    store.runs.brief_runs(50, attention=True)
+    store.schedules.latest_due()
+
+
 def of_one_project(store: Store, filled: Filled) -> None:
     """What a caller of one project asks for. All rows are of the first one, as where nobody speaks of projects."""
     run_id = filled.large.run_id
@@ -448,13 +453,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.runs.find_run("filled-77")
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
-    lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
-    store.runs.runs_between(lately, lately + timedelta(hours=1))
-    store.runs.ends_of("crawler-7", lately, 8)
-    store.runs.live_now(1_000)
-    store.runs.brief_runs(50, crawler="crawler-7")
-    store.runs.brief_runs(50, attention=True)
-    store.schedules.latest_due()
+    overviews(store, filled)
     store.runs.properties(run_id)
     store.tasks.recorded_tasks([(run_id, n, 1) for n in range(100)])
     for kind in (None, "late"):

@@ -82,9 +82,12 @@ def _corrections(worst_ms: int | None, kinds: Mapping[str, int], period: str) ->
         return f"no corrections {period}"
     by_kind = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()) if number)
     many = f"{count} correction{'' if count == 1 else 's'} ({by_kind})"
-    if worst_ms is None:
-        return f"wrong for an unknown time {period}: {many}"
-    return f"wrong for at most {_seconds(worst_ms)} s {period}: {many}"
+    return f"{wrong_for(worst_ms)} {period}: {many}"
+
+
+def wrong_for(worst_ms: int | None) -> str:
+    """Return the longest time of an untrue status in words. ``None``: it is unknown."""
+    return "wrong for an unknown time" if worst_ms is None else f"wrong for at most {_seconds(worst_ms)} s"
 
 
 def _seconds(milliseconds: int) -> str:

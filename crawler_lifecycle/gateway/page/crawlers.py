@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.managers.manager import names_of_workflow
+from crawler_lifecycle.domain.names import graph_key_of
 from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
 from crawler_lifecycle.gateway.page.parts.rendering import answer, number, query, span
 from crawler_lifecycle.gateway.runs.commands import mapping_of
@@ -179,6 +180,6 @@ def starters(runs: Sequence[BriefRun]) -> list[tuple[str, str]]:
         if (manager := names_of_workflow(parent)) is not None:
             name, flow_id = manager
             found[f"manager {name} of flow {flow_id}"] = "/managers" + query({"name": name, "flow_id": flow_id})
-        elif parent.startswith("graph/"):
-            found[f"graph {parent.removeprefix('graph/')}"] = GRAPH.path(parent.removeprefix("graph/"))
+        elif (key := graph_key_of(parent)) is not None:
+            found[f"graph {key}"] = GRAPH.path(key)
     return list(found.items())

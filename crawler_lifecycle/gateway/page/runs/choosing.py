@@ -24,7 +24,8 @@ _SORTED = {"verified_at": "checked", "started_at": "started"}
 FIELDS = ("search", "created_from", "created_until")
 #: Columns whose largest values people want first.
 _LARGEST = ("verified_at", "pages", "items", "errors", "started_at", "took")
-_LIVE = [status.value for status in RunStatus if not status.terminal]
+#: The statuses of runs that have not ended.
+LIVE = [status.value for status in RunStatus if not status.terminal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def sorts(asked: Asked) -> dict[str, tuple[str, str | None]]:
 
 def presets(asked: Asked) -> list[Choice]:
     """Return links to the lists that many need."""
-    lists: dict[str, dict[str, Any]] = {"All": {}, "Live": {"status": _LIVE}, "Failed": {"status": ["FAILED"]}}
+    lists: dict[str, dict[str, Any]] = {"All": {}, "Live": {"status": LIVE}, "Failed": {"status": ["FAILED"]}}
     lists["Needs attention"] = {"attention": True}
     return [Choice(word, "/" + query(one), dict(asked) == one) for word, one in lists.items()]
 

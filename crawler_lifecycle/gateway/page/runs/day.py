@@ -11,18 +11,18 @@ from functools import partial
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.projects import only
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.rendering import number, query
 from crawler_lifecycle.store.runs.reads import RunReader
 
+from .choosing import LIVE
+
 #: Hours with a bar of their own, the present one included; seconds for which the numbers are reused.
 HOURS, FRESH_S = 24, 10.0
 #: How late a run may appear in the list of an hour.
-HOUR, CLOCK_SLACK = timedelta(hours=1), timedelta(minutes=10)
+HOUR, LATE = timedelta(hours=1), timedelta(minutes=10)
 #: The size of a bar, and the least height of a part, so that one failed run among thousands is seen.
 WIDTH, HEIGHT, LEAST = 24, 40, 3
-_OPEN = [status.value for status in RunStatus if not status.terminal]
 #: What becomes of a run, from the bottom of a bar to its top; its width says the same as its colour.
 _WIDTHS = {"completed": 12, "open": 16, "stopped": 16, "failed": 22}
 
@@ -67,7 +67,7 @@ class LastDay:
         over = [
             (begin, (at, counts))
             for begin, (at, counts) in self._hours.get(only(), {}).items()
-            if at >= begin + HOUR + CLOCK_SLACK and not counts["open"] and begin in hours
+            if at >= begin + HOUR + LATE and not counts["open"] and begin in hours
         ]
         kept = dict(over[1:])
         kept |= {begin: (now, self._runs.runs_between(begin, begin + HOUR)) for begin in hours if begin not in kept}
@@ -82,7 +82,7 @@ def drawn(since: datetime, hours: list[Counter[str]]) -> Day:
     every = sum(hours, Counter())
     ended = every["failed"] + every["stopped"]
     counted = [("completed", every["completed"], ["COMPLETED"]), ("failed or stopped", ended, ["FAILED"])]
-    counted.append(("not ended", every["open"], _OPEN))
+    counted.append(("not ended", every["open"], LIVE))
     return Day(
         bars, [(f"{number(many)} {word}", _link(since, status=status)) for word, many, status in counted if many]
     )

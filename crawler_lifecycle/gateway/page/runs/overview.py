@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.audits.corrections import wrong_words
+from crawler_lifecycle.domain.audits.corrections import wrong_for
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.runs.answers import WEEK
 from crawler_lifecycle.gateway.runs.routes import RunViews
@@ -50,14 +50,15 @@ class Overview:
     def _live(self) -> dict[str, Any]:
         live = self._store.runs.live_now(LIVE_MAX)
         waits = sorted(live.waits, key=lambda one: -one.runs)
-        said = {one.oldest: self._why(one.oldest) for one in waits[:REASONS]}
+        said = self._why([one.oldest for one in waits[:REASONS]])
         return {"runs": live, "most": LIVE_MAX, "waits": waits[:REASONS], "more": len(waits[REASONS:]), "said": said}
 
-    def _why(self, run_id: int) -> str | None:
-        """Return the sentence that says why this run waits."""
-        rows = self._store.runs.list_runs(before_run_id=run_id + 1, limit=1)
+    def _why(self, run_ids: list[int]) -> dict[int, str | None]:
+        """Return for each of these runs the sentence that says why it waits."""
+        near = [self._store.runs.list_runs(before_run_id=run_id + 1, limit=1) for run_id in run_ids]
+        rows = [row for run_id, page in zip(run_ids, near, strict=True) for row in page if row.run_id == run_id]
         tasks, now = self._views.tasks_of(rows), self._views.clock()
-        return next((self._views.of(row, now, tasks[row.run_id]).waits for row in rows), None)
+        return {row.run_id: self._views.of(row, now, tasks[row.run_id]).waits for row in rows}
 
     def _troubles(self) -> dict[str, Any]:
         store = self._store
@@ -65,6 +66,10 @@ class Overview:
         due = [one for one in store.schedules.latest_due().values() if one.trouble]
         due.sort(key=lambda one: one.due_at, reverse=True)
         wrong = store.corrections.correction_summary(self._views.clock() - WEEK)
-        words = wrong_words(wrong.worst_ms, {one.kind: one.count for one in wrong.kinds}, "this week")
         found: dict[str, Any] = {"attention": len(runs), "most": ATTENTION_MAX, "runs": runs[:NAMED]}
-        return found | {"schedules": len(due), "due": due[:NAMED], "corrections": wrong.count, "wrong": words}
+        return found | {
+            "schedules": len(due),
+            "due": due[:NAMED],
+            "corrections": wrong.count,
+            "wrong": wrong_for(wrong.worst_ms),
+        }
