@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -52,8 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "mysql" in named and item.path.is_relative_to(CONTRACT):
             item.add_marker(pytest.mark.slow)
         more = [name for name in ("troubles", "servers") if item.get_closest_marker(name)]
-        if more and not item.get_closest_marker("slow") and not any(map(item.path.is_relative_to, READ)):
+        if more and not item.get_closest_marker("slow") and not _is_read(item.path):
             raise pytest.UsageError(f"{item.nodeid} is {more[0]}: name its folder in MORE of the Makefile")
+
+
+@functools.cache
+def _is_read(file: Path) -> bool:
+    """Whether a command reads it that plays what `make test` does not."""
+    return any(map(file.is_relative_to, READ))
 
 
 def pytest_collection_finish() -> None:
