@@ -31,6 +31,8 @@ e => {
   return [far(1, 0) + far(-1, 0), far(0, 1) + far(0, -1)];
 }
 """
+#: A slow phone far from a mast: milliseconds until an answer begins, and bytes a second.
+SLOW = {"offline": False, "latency": 300, "downloadThroughput": 60_000, "uploadThroughput": 20_000}
 Press = Callable[[Locator], None]
 
 
@@ -121,11 +123,14 @@ def all_well(page: Page, press: Press, run_id: int) -> None:
     expect(attention(page)).not_to_contain_text(f"run {run_id} ")
 
 
-def test_on_a_phone_a_run_is_resumed_when_its_site_is_back(world: World, visits: Visits, site: Site) -> None:
+def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(world: World, visits: Visits, site: Site) -> None:
     run_id = failed(world, site)
     origin = str(world.stack.addresses["gateway"])
     visitor = visits(origin, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = visitor.open("/")
+    phone = visitor.context.new_cdp_session(page)
+    phone.send("Network.emulateNetworkConditions", SLOW)
+    phone.send("Emulation.setCPUThrottlingRate", {"rate": 4})
     found_out(page, by_thumb, world, run_id, origin)
     site.mend()
     by_thumb(page.get_by_role("button", name="Resume"))
