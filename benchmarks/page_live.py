@@ -6,16 +6,24 @@ import asyncio
 import re
 import time
 from collections import defaultdict
+from html import unescape
 from urllib.parse import urlsplit
 
+import httpx
+import sqlalchemy as sa
+
 from benchmarks.gateway import quantile
-from benchmarks.page_browser import resident, visiting
+from benchmarks.page_browser import NOTE_PRESSES, most, resident, visiting
 from benchmarks.page_world import PageWorld, Writer
 from benchmarks.throughput import _cpu
+from crawler_lifecycle.store.runs.tables import run_history
 
 ROWS, RATE, SETTLE_S, SECONDS = 50, 20.0, 4.0, 20.0
 SCREENS = (1, 10, 100)
 LATE_S, CORES = 1.0, 0.6
+#: Many pages at one gateway: half of them show the list, each of the others a run of its own.
+PAGES, LIVE_RUNS, MANY_CORES, MORE_MB = 200, 1000, 0.3, 150.0
+PRESS_MS = 100.0
 #: What a row's counters say; spaces between thousands are thin ones.
 _PAGES = re.compile(rb'<tr id="run-(\d+)">|([0-9\xe2\x80\xaf]+) / [^<]* / ')
 #: Notes of every row that changes its number of pages, and when it is painted.
@@ -121,7 +129,7 @@ async def _look(world: PageWorld, writer: Writer, count: int, without: float) ->
         f"{count} open pages, {RATE:g} changes a second: on Chromium's screen p50 {quantile(browser, 0.5):.2f} s, ",
         end="",
     )
-    print(f"p99 {quantile(browser, 0.99):.2f} s (reach: <= {LATE_S:g})", end="")
+    print(f"p95 {quantile(browser, 0.95):.2f}, p99 {quantile(browser, 0.99):.2f} s (reach: <= {LATE_S:g})", end="")
     if wires:
         print(
             f"; at the others p99 {quantile(wires, 0.99):.2f} s, {sent / SECONDS / (count - 1) / 1024:.1f} KB/s each",
@@ -129,6 +137,57 @@ async def _look(world: PageWorld, writer: Writer, count: int, without: float) ->
         )
     print(f"\n  gateway {cores:.2f} cores (reach: <= {CORES:g}), {asked - without:.1f} SELECTs/s for it, ", end="")
     print(f"memory {memory:.0f} MB", flush=True)
+
+
+async def many(world: PageWorld) -> None:
+    """Print what many open pages cost one gateway while very many runs live."""
+    pid = world.gateway.process.pid
+    runs = await asyncio.to_thread(lambda: [world.new_run() for _ in range(LIVE_RUNS)])
+    with world.store.database.writing() as connection:
+        live = sa.update(run_history).where(run_history.c.run_id.in_([one.run_id for one in runs]))
+        connection.execute(live.values(status="PROCESSING", stage="reconciliation"))
+    writer = Writer(world.store, runs)
+    async with httpx.AsyncClient(base_url=world.gateway.url, timeout=30) as http:
+        addresses = ["/", *(f"/runs/{one.run_id}" for one in runs[-PAGES // 2 :])]
+        paths = []
+        for address in addresses:
+            answer = (await http.get(address, headers={"Accept": "text/html"})).raise_for_status()
+            [path] = re.findall(r'data-stream="([^"]+)"', answer.text)
+            paths.append(unescape(path))
+    alone, before = await _cost(world, writer), resident(pid)
+    screens = [Screens(world.gateway.url, path) for path in paths]
+    for n, one in enumerate(screens):
+        await one.add(1 if n else PAGES // 2)
+    await asyncio.sleep(SETTLE_S)
+    cores, asked = await _cost(world, writer)
+    more = resident(pid) - before
+    sent = sum(one.bytes for one in screens)
+    for one in screens:
+        await one.close()
+    print(
+        f"{PAGES} open pages, half of them of a run each, {LIVE_RUNS:,} live runs, {RATE:g} changes a second: ", end=""
+    )
+    print(f"gateway {cores:.2f} cores (reach: <= {MANY_CORES:g}; nobody looks: {alone[0]:.2f}), ", end="")
+    print(f"{asked - alone[1]:.1f} SELECTs/s for it, {more:.0f} MB more (reach: <= {MORE_MB:g}), ", end="")
+    print(f"{sent / 1024 / 1024:.1f} MB sent", flush=True)
+
+
+async def presses(world: PageWorld) -> None:
+    """Print how long a press takes until the next paint, while rows change."""
+    writer = Writer(world.store, [world.new_run() for _ in range(ROWS)])
+    async with visiting(world.browser, world.gateway.url + "/", NOTE_PRESSES, until="#runs tr") as visit:
+        page = visit.page
+        changes = asyncio.create_task(writer.write(SECONDS, RATE))
+        for key in ["j", "j", "x", "j", "x", "k", "?", "Escape", "v", "Escape", "/", *"books", "Escape"]:
+            await page.keyboard.press(key)
+            await page.wait_for_timeout(400)
+        for target in ("summary:text-is('Status')", "summary:text-is('Crawler')", "#runs .pick input >> nth=0"):
+            await page.click(target)
+            await page.wait_for_timeout(400)
+        await changes
+        took = list((await page.evaluate("presses")).values())
+    print(f"{len(took)} of 20 presses on the list took 16 ms and more until the next paint, ", end="")
+    print(f"at most {most(took):.0f} ms (reach: <= {PRESS_MS:g})", flush=True)
 
 
 def _late(writer: Writer, seen: list[Seen]) -> list[float]:

@@ -42,6 +42,17 @@ def number(page: Page) -> int:
     return int(page.url.rpartition("/")[2])
 
 
+def reach(target: Locator) -> None:
+    """Press the tabulator until this has the focus, which must then be seen."""
+    for _ in range(80):
+        if target.evaluate("e => e === document.activeElement"):
+            break
+        target.page.keyboard.press("Tab")
+    expect(target).to_be_focused()
+    expect(target).to_be_in_viewport()
+    assert target.evaluate("e => getComputedStyle(e).outlineStyle") != "none", "the focus cannot be seen"
+
+
 @dataclass(frozen=True)
 class Guarded:
     """A gateway that asks for tokens, beside the open one of the stack."""

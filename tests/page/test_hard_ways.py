@@ -37,36 +37,6 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(world: Wor
     expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
 
 
-def test_by_keyboard_alone_a_run_is_found_and_stopped(world: World, visitor: Visitor) -> None:
-    run_id = start(world)
-    page = visitor.open("/")
-    page.keyboard.press("Tab")
-    expect(page.locator(":focus")).to_have_text("Skip to the content")
-    page.keyboard.press("Enter")
-    reach(page, f"#run-{run_id} a")
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(rf"/runs/{run_id}$"))
-    reach(page, "input[name=reason]")
-    page.keyboard.type("from the keyboard")
-    expect(now(page)).to_contain_text("PROCESSING")
-    expect(page.locator(":focus")).to_have_value("from the keyboard")
-    reach(page, "button[value=stop]")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
-    assert world.gateway.run(run_id)["stop"]["reason"] == "from the keyboard"
-
-
-def reach(page: Page, selector: str) -> None:
-    """Press the tabulator until this has the focus, which must then be seen."""
-    for _ in range(80):
-        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
-            break
-        page.keyboard.press("Tab")
-    focused = page.locator(f":focus:is({selector})")
-    expect(focused).to_be_in_viewport()
-    assert focused.evaluate("e => getComputedStyle(e).outlineStyle") != "none", "the focus cannot be seen"
-
-
 def bar(page: Page) -> Locator:
     """The bar that says why a page may be old."""
     return page.locator("#bar")

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.world import QUICK, World, until
+from tests.e2e.world import World, until
 from tests.page.browser import Visitor
 from tests.page.conftest import Visits
 from tests.page.people import now, number, row, start
@@ -75,24 +75,6 @@ def test_what_failed_is_resumed_once_however_often_the_form_is_sent(world: World
     expect(told).to_contain_text("the form showed attempt 1")
     page.get_by_role("link", name=f"Go to run {run_id}").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
-
-
-def test_a_run_is_started_again_with_changes(world: World, visitor: Visitor) -> None:
-    first = start(world, args={"max_pages": "4", "delay": "0"}, tags=["nightly"], **QUICK)
-    until(lambda: world.status(first) == "COMPLETED", "the end of the first run")
-    page = visitor.open(f"/runs/{first}")
-    page.get_by_role("link", name="Run again with changes").click()
-    expect(page.get_by_label("max_pages")).to_have_value("4")
-    expect(page.get_by_label("Tags")).to_have_value("nightly")
-    page.get_by_label("max_pages").fill("2")
-    page.get_by_role("button", name="Start", exact=True).click()
-    second = number(page)
-    page.go_back()
-    page.get_by_role("button", name="Start", exact=True).click()
-    assert number(page) == second, "one form is one run"
-    expect(now(page)).to_contain_text("COMPLETED")
-    request = world.gateway.run(second)["request"]
-    assert (request["args"]["max_pages"], request["tags"]) == ("2", ["nightly"])
 
 
 def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: Visitor) -> None:

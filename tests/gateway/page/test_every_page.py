@@ -30,6 +30,7 @@ from tests.gateway.keys import Keys
 from tests.gateway.page.conftest import as_browser
 from tests.gateway.test_security import HOSTILE
 from tests.support.fakes.logs import FakeLogs
+from tests.support.filling import fill_runs
 
 KEY = "0" * 32
 #: Where an address names run 1.
@@ -230,11 +231,16 @@ def test_assets_are_a_fixed_list_and_kept_for_ever(browser: TestClient) -> None:
     assert {browser.get(path).status_code for path in linked} == {200}
 
 
-def test_a_first_visit_is_small(browser: TestClient) -> None:
+def test_a_first_visit_and_a_list_of_50_runs_are_small(world: World, browser: TestClient) -> None:
+    with world.store.database.writer.begin() as connection:
+        fill_runs(connection, 50)
     page = browser.get("/")
+    assert page.text.count('<tr id="run-') == 50
+    of_list = int(page.headers["content-length"])
     names = set(re.findall(r'/page/assets/([^"]+)"', page.text))
-    sent = int(page.headers["content-length"]) + sum(len(a.zipped) for a in assets().values() if a.name in names)
-    assert sent <= 80 * 1024
+    of_files = sum(len(a.zipped) for a in assets().values() if a.name in names)
+    assert of_list <= 12 * 1024
+    assert of_list + of_files <= 60 * 1024
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

@@ -148,6 +148,21 @@ def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient
     assert links["Tag"][1][0] == "/?crawler=gone", "what is chosen leads to the list without it"
 
 
+def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
+    world: World, browser: TestClient, tmp_path: Path
+) -> None:
+    assert browser.post("/v1/runs", json={"crawler": "plain", "tags": ["x"] * 10_000}).status_code == 422
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    with sqlite3.connect(tmp_path / "runs.db") as database:
+        tags = [(f"{n:05}\u202e\U0001f577{'<b>' * 64}"[:200], 1, "default") for n in range(10_000)]
+        database.executemany("INSERT INTO run_tag (tag, run_id, project) VALUES (?, ?, ?)", tags)
+    with world.client(world.new_app()) as other:  # it has kept no answer
+        page = other.get("/", headers={"Accept": "text/html"}).text
+    menu = re.findall(r"<summary>Tag</summary><ul class=\"drop\">(.*?)</ul>", page, re.DOTALL)
+    assert menu[0].count("<li>") == 100
+    assert "<b><b>" not in page
+
+
 def test_a_part_of_a_word_finds_runs_in_any_case(
     world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

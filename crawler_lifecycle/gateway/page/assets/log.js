@@ -7,7 +7,7 @@
   const pause = document.getElementById("pause"), label = document.getElementById("search");
   const search = label.querySelector("input"), choice = document.getElementById("level"), level = choice.querySelector("select");
   // The words by which loggers, languages and shells name a level. Only the beginning of a line is read.
-  const LEVELS = [["error", /(?<![/\w])(?:CRITICAL|ERROR|FATAL)\b|^Traceback |^panic: |^(?:Uncaught )?[\w$.]*(?:Error|Exception)\b/],
+  const LEVELS = [["error", /(?<![/\w])(?:CRITICAL|ERROR|FATAL)\b|^(?:error|fatal)[: ]|^Traceback |^panic: |^(?:Uncaught )?[\w$.]*(?:Error|Exception)\b/],
     ["warning", /(?<![/\w])WARN(?:ING)?\b/]];
   const levelOf = (line) => LEVELS.find(([, rule]) => rule.test(line.slice(0, 300)))?.[0];
   const CONTROL = new RegExp("\\x1b\\[[0-?]*[ -/]*[@-~]|\\x1b[\\]PX^_][^\\x07\\x1b\\n]*(?:\\x07|\\x1b\\\\)?|\\x1b[ -/]*[0-~]?"
@@ -117,6 +117,9 @@
     const last = short(open.replace(CONTROL, ""));
     open = "";
     if (last) { block([last]); keep([last]); }
+    // The page of a failed run leads to the last error, which may have statistics behind it.
+    const found = location.hash === "#error" && [...pre.querySelectorAll(".error")].at(-1);
+    if (found) found.scrollIntoView({block: "center"});
   };
 
   const follow = async () => {

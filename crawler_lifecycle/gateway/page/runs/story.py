@@ -73,9 +73,9 @@ def told(run: RunDetail, tasks: Sequence[TaskRow], entries: Sequence[TimelineEnt
     mine = [one for one in entries if one.attempt == run.attempt]
     failed = [one for one in tasks if one.attempt == run.attempt and one.status in ("FAILED", "LOST") and one.cause]
     last = max(failed, key=lambda one: one.ended_at or run.created_at, default=None)
-    known = last is None or str(last.cause) in (run.cause or "")
+    known = last is not None and str(last.cause) in (run.cause or "")
     drawn = picture(run, mine, {one.task_id: one.task_index for one in tasks}) if whole else None
-    return {"story": sentence(run), "failed": None if known else last, "steps": steps(run, mine), "picture": drawn}
+    return {"story": sentence(run), "failed": last, "known": known, "steps": steps(run, mine), "picture": drawn}
 
 
 def sentence(run: RunDetail) -> str:
