@@ -500,7 +500,8 @@ UNDONE = ("missed", "failed")
 
 def _target(row: Document) -> tuple[str, dict[str, Any]]:
     kind = str(row.get("kind"))
-    return kind, dict((row.get("definition") or {}).get(kind) or {})
+    found = (row.get("definition") or {}).get(kind)
+    return kind, dict(found) if isinstance(found, Mapping) else {}
 
 
 def begins(row: Document) -> Cell:

@@ -244,7 +244,7 @@ def _read(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
     """Return the definition, or the reason why it cannot be read, with the cure. Somebody may have edited the row."""
     try:
         return ScheduleSpec.read(row.definition), None
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         return None, f"its definition cannot be read, so it begins nothing: {error}; put it again"
 
 

@@ -120,6 +120,7 @@ def test_a_definition_that_somebody_broke_is_told_and_breaks_nothing_else(world:
         '"cron": 7',
         '"every_s": 60, "time_zone": "Moon/Base"',
         '"every_s": 60, "start_at": "x"',
+        '"every_s": 60, "start_at": 7',
     ):
         with world.store.database.writing() as conn:
             broken = {"odd": f'{{"run": {{"crawler": "plain"}}, {odd}}}'}
