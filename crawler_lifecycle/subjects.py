@@ -498,11 +498,19 @@ GRAPH = Subject(
 UNDONE = ("missed", "failed")
 
 
-def begins(row: Document) -> str:
-    """Return the kind and name of the run, manager or graph that a schedule starts."""
+def _target(row: Document) -> tuple[str, dict[str, Any]]:
     kind = str(row.get("kind"))
-    target = (row.get("definition") or {}).get(kind) or {}
-    return f"{kind} {target.get('crawler') or target.get('name') or target.get('plan') or ''}".strip()
+    found = (row.get("definition") or {}).get(kind)
+    return kind, dict(found) if isinstance(found, Mapping) else {}
+
+
+def begins(row: Document) -> Cell:
+    """Return the kind and name of the run, manager or graph that a schedule starts, with its crawler or its list."""
+    kind, target = _target(row)
+    name = str(target.get("crawler" if kind == "run" else "name") or "")
+    said = f"{kind} {name or target.get('plan') or ''}".strip()
+    path = f"/crawlers/{quote(name, safe='')}" if kind == "run" else f"/{kind}s?name={quote(name, safe='')}"
+    return Link(said, path) if name else said
 
 
 def due_times(row: Document) -> str:
@@ -526,11 +534,20 @@ def _began(row: Document) -> Cell:
     kind, number = row.get("kind"), row.get("target_id")
     if number is None:
         return None
-    return f"{kind} {number}" if kind == "graph" else Link(f"{kind} {number}", f"/{kind}s/{number}")
+    # A due time gives its graph a key that is like the id of its request.
+    key = quote(str(row.get("request_id")).replace("/", "."), safe="") if kind == "graph" else number
+    return Link(f"{kind} {number}", f"/{kind}s/{key}")
 
 
-def _with(row: Document) -> str | None:
-    return plain((row.get("definition") or {}).get("run") or {}) if row.get("kind") == "run" else None
+def _with(row: Document) -> str:
+    kind, target = _target(row)
+    steps = [str(one.get("path")) for one in target.pop("steps", ())]
+    named = (
+        f"{len(steps):,} {'step' if len(steps) == 1 else 'steps'}: {', '.join(steps[:5])}{' …' if steps[5:] else ''}"
+    )
+    for name in ("crawler" if kind == "run" else "name", "options"):
+        target.pop(name, None)
+    return "; ".join(filter(None, (named if steps else "", plain({k: v for k, v in target.items() if v}))))
 
 
 def _odd_days(row: Document) -> str:
@@ -564,7 +581,7 @@ SCHEDULE = Subject(
         Column("Begins", begins),
         Column("Due", due_times),
         Column("State", lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)])),
-        _page("Next", lambda row: At(row.get("next"))),
+        _page("Next", lambda row: None if row.get("paused") else At(row.get("next"))),
         _page("Last", lambda row: At((row.get("last") or {}).get("due_at"))),
         *(_page(one.title, _of_last(one), right=one.right) for one in DUE[1:5]),
         Column("Changed", at("updated_at"), on=("terminal",)),
@@ -580,7 +597,7 @@ SCHEDULE = Subject(
         ("state", schedule_state),
         ("why", of("pause_reason")),
         ("trouble", of("trouble")),
-        ("next", lambda row: ", ".join(row.get("next_due") or ())),
+        ("next", lambda row: None if row.get("paused") else ", ".join(row.get("next_due") or ())),
         ("clock change", _odd_days),
         *map(_option, ("catch_up_s", "end_at", "excluded", "jitter_s", "offset_s", "overlap", "pause_after_failures")),
         _option("start_at"),

@@ -14,6 +14,8 @@ from crawler_lifecycle.domain.schedules.definition import TargetKind, check_sche
 
 #: The longest time for which Temporal may have another definition of a schedule than the database without a report.
 UNTOLD = timedelta(minutes=10)
+#: Statuses of runs, managers and graphs that ended badly.
+BAD_ENDS = ("FAILED", "DISCARDED", "CANCELLED")
 _REVISION = Bound(1, INT_MAX, whole=True, or_none=True)
 
 
@@ -82,7 +84,7 @@ class DueRow:
         """A sentence if the due time was missed, or if its target ended badly; ``None``: nothing is wrong with it."""
         if self.decision in (Decision.MISSED, Decision.FAILED):
             return f"{self.decision}: {self.reason}"
-        if self.target is None or self.status not in ("FAILED", "DISCARDED", "CANCELLED"):
+        if self.target is None or self.status not in BAD_ENDS:
             return None
         return f"{self.target.kind} {self.target.id} is {self.status}"
 

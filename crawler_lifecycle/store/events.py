@@ -53,6 +53,12 @@ class EventStore(RunPart):
         mine = select(outbox_event).where(e.run_id == run_id, e.type == type)
         return self._event(mine.order_by(e.seq.desc()).limit(1))
 
+    def newest_events(self, run_id: int, limit: int) -> list[Event]:
+        """Return the newest events of the run, the newest first."""
+        e = outbox_event.c
+        query = select(outbox_event).where(e.run_id == run_id).order_by(e.seq.desc()).limit(limit)
+        return [made(Event, row) for row in self._rows(query)]
+
     def get_event(self, seq: int) -> Event | None:
         """Return the event with this number."""
         return self._event(select(outbox_event).where(outbox_event.c.seq == seq))

@@ -104,6 +104,10 @@ MAY = {
     ("ends_of", "temporary", "run_history"): "the failed runs of a crawler are counted by outcome, for people",
     ("live_now", "scan", "each"): "a bounded number of live runs is counted, for all who look",
     ("live_now", "temporary", "each"): "a bounded number of live runs is counted, for all who look",
+    **{
+        ("count_due", what, "each_due"): "at most 1,441 firings of one day are counted by their result, for people"
+        for what in ("scan", "temporary")
+    },
     ("latest_due", "scan", "schedule"): "all schedules, of which there are thousands, and one due time of each",
     ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
     ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
@@ -402,6 +406,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.tasks.statistics(run_id)
     store.events.find_event("filled/77")
     store.events.get_event(77)
+    store.events.newest_events(run_id, 300)
     store.events.last_event(run_id, "run.ended")
     store.events.last_event_seq()
     store.events.events_after(100)
@@ -594,6 +599,7 @@ def schedules(world: World) -> None:
     store.due_to_begin(clock.now + timedelta(days=1))
     store.list_due(row.schedule_id)
     store.list_due(row.schedule_id, before=past[1500], decision=Decision.MISSED)
+    store.count_due(row.schedule_id, past[100], past[2900], 1_440)
     store.list_schedules(20)
     store.list_schedules(deleted=True)
     store.get_schedule("s7")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -141,8 +141,11 @@ def read_zone(name: str) -> ZoneInfo:
     raise refusal("time_zone", name, "give a zone of the IANA database, such as Europe/Berlin; UTC always exists")
 
 
-def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
-    """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches.
+def due_minutes(
+    calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, until: datetime, off: Container[date] = ()
+) -> Iterator[datetime]:
+    """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches, but none of a day in
+    ``off``.
 
     A local time that occurs twice gives two minutes.
     """
@@ -150,7 +153,7 @@ def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, 
     while at <= until:
         local = at.astimezone(zone)
         quarter = at + timedelta(minutes=15 - local.minute % 15)  # clocks change at full quarters of an hour
-        if not any(one.has_day(local.date()) for one in calendars):
+        if local.date() in off or not any(one.has_day(local.date()) for one in calendars):
             midnight = at + timedelta(minutes=24 * 60 - 60 * local.hour - local.minute)
             at = midnight if midnight.astimezone(zone).utcoffset() == local.utcoffset() else quarter
             continue

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 from crawler_lifecycle.domain.bounds import DAY_S, YEAR_S, Bound, check_number, check_time, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -161,16 +162,20 @@ class ScheduleSpec:
         if self.start_at is not None and after < self.start_at:
             after = self.start_at - timedelta(microseconds=1)
         if self.every_s is None:
-            found = due_minutes(self.calendars(), zone, after, until)
-        else:
-            found = self._moments(self.every_s, after, until)
-        return (at for at in found if not off or at.astimezone(zone).date() not in off)
+            return due_minutes(self.calendars(), zone, after, until, off)
+        return self._moments(self.every_s, after, until, zone, off)
 
-    def _moments(self, every_s: int, after: datetime, until: datetime) -> Iterator[datetime]:
+    def _moments(
+        self, every_s: int, after: datetime, until: datetime, zone: ZoneInfo, off: Container[date]
+    ) -> Iterator[datetime]:
         number = int((after.timestamp() - self.offset_s) // every_s) + 1
         while (at := datetime.fromtimestamp(number * every_s + self.offset_s, UTC)) <= until:
-            yield at
             number += 1
+            if self.excluded and (day := at.astimezone(zone).date()) in off:
+                midnight = datetime.combine(day + timedelta(days=1), time(), zone).timestamp()
+                number = max(number, int((midnight - self.offset_s) // every_s))
+            else:
+                yield at
 
     def firing(self, now: datetime) -> list[Calendar]:
         """Return the calendars, in UTC, at which Temporal fires: at every due time and at some other times."""

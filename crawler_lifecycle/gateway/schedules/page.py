@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import available_timezones
 
 from fastapi import FastAPI, Query, Request
 from pydantic import Field
@@ -30,6 +30,7 @@ from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, refused
 
+from .calendar import COUNTED, MARKS, READ, calendar, path_of, zone_of
 from .commands import AskSchedule, Backfill, PauseSchedule, PutSchedule, ScheduleCommands
 
 _PUT, _PAUSE = JsonBody(PutSchedule), JsonBody(PauseSchedule)
@@ -150,6 +151,8 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
 
 #: The number of future due times on the page, and the most past due times that are counted for a backfill.
 NEXT, COUNTED_MAX = 10, 500
+#: The facts of a schedule that its page names before its definition.
+_NAMED = ("begins", "with", "due", "overlap", "start_at", "end_at", "pause_after_failures", "project")
 
 
 class ScheduleForm(ActionForm):
@@ -186,10 +189,20 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     def shown(request: Request, row: ScheduleRow, filters: DueFilters) -> Response:
         now, (due, token) = clock(), views.due(row, filters)
-        latest = schedules.list_due(row.schedule_id, None, 1)
-        values: dict[str, Any] = {"schedule": views.of(row), "next": _next(row, now, NEXT), "due": due, "now": now}
-        values |= {"more": next_page(filters, token), "definition": put_form(row.definition)}
-        values["seen"] = int(latest[0].due_at.timestamp()) if latest else 0
+        newest, (spec, unreadable) = schedules.list_due(row.schedule_id, None, READ), _read(row)
+        schedule, comes = views.of(row), None if row.paused_at else spec
+        values: dict[str, Any] = {"schedule": schedule, "next": _next(row, comes, now, NEXT), "due": due, "now": now}
+        values |= {"more": next_page(filters, token), "definition": put_form(row.definition), "page_of": path_of}
+        values |= {"unreadable": unreadable, "days": calendar(schedules, row, comes, newest, now), "read": len(newest)}
+        values["facts"] = [one for one in SCHEDULE.known(schedule.model_dump()) if one[0] in _NAMED]
+        values["failure"] = next((one for one in newest if one.trouble), None)
+        values |= {"seen": int(newest[0].due_at.timestamp()) if newest else 0, "zone": zone_of(row)}
+        values |= {
+            "today": now.astimezone(zone_of(row)).date(),
+            "marks": MARKS,
+            "counted": COUNTED,
+            "overlaps": OVERLAPS,
+        }
         return answer(request, "schedule.html", filters=filters, **values)
 
     @app.post("/schedules/{name}", operation_id="pressSchedule", include_in_schema=False)
@@ -216,8 +229,9 @@ def listed(
     rows = []
     for row in found:
         due = last.get(row.schedule_id)
-        more = {"next": next(iter(_next(row, now, 1)), None), "last": due and Due.of(due).model_dump()}
-        rows.append(views.of(row).model_dump() | more)
+        spec, unreadable = _read(row)
+        more = {"next": next(iter(_next(row, spec, now, 1)), None), "last": due and Due.of(due).model_dump()}
+        rows.append(views.of(row).model_dump() | more | {"unreadable": unreadable})
     return rows
 
 
@@ -226,16 +240,18 @@ def schedules_of(views: ScheduleViews, crawler: str) -> list[dict[str, Any]]:
     return listed(views, lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler)
 
 
-def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
-    """Return the next due times in the time zone of the schedule."""
-    if row.deleted_at is not None:
-        return []
-    spec = ScheduleSpec.read(row.definition)
+def _read(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
+    """Return the definition, or the reason why it cannot be read, with the cure. Somebody may have edited the row."""
     try:
-        zone = ZoneInfo(spec.time_zone)
-    except (ZoneInfoNotFoundError, ValueError):
-        zone = ZoneInfo("UTC")
-    return [one.astimezone(zone) for one in itertools.islice(spec.due_times(now, now + AHEAD), count)]
+        return ScheduleSpec.read(row.definition), None
+    except (ValueError, TypeError) as error:
+        return None, f"its definition cannot be read, so it begins nothing: {error}; put it again"
+
+
+def _next(row: ScheduleRow, spec: ScheduleSpec | None, now: datetime, count: int) -> list[datetime]:
+    """Return the next due times in the time zone of the schedule."""
+    found = spec.due_times(now, now + AHEAD) if spec and not row.paused_at and not row.deleted_at else ()
+    return [one.astimezone(zone_of(row)) for one in itertools.islice(found, count)]
 
 
 async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:

@@ -376,6 +376,20 @@ class ScheduleStore(StorePart):
         query = query.where(_s.deleted_at.is_(None), *seen(schedule))
         return {row["schedule_id"]: firings.due_row(row, row["name"]) for row in self._rows(query)}
 
+    def count_due(
+        self, schedule_id: int, since: datetime, until: datetime, most: int
+    ) -> dict[tuple[Decision, bool, str | None], int]:
+        """Return the numbers of the newest firings since ``since`` and before ``until``, of ``most`` at most: by
+        decision, by whether the target has begun, and by the status of the target.
+        """
+        which = (_d.schedule_id == schedule_id, _d.due_at >= since, _d.due_at < until)
+        begun = _d.target_id.is_not(None).label("begun")
+        each = select(_d.decision, begun, firings.status_column()).where(*which).order_by(_d.due_at.desc())
+        some = each.with_hint(schedule_due, _BY_DUE, "mysql").limit(most).subquery("each_due")
+        query = select(*some.c, func.count().label("many")).group_by(*some.c)
+        rows = self._rows(query)
+        return {(Decision(row["decision"]), bool(row["begun"]), row["status"]): row["many"] for row in rows}
+
     def list_due(
         self, schedule_id: int, before: datetime | None = None, limit: int = 100, decision: Decision | None = None
     ) -> list[DueRow]:

@@ -217,3 +217,27 @@ def test_failures_count_from_the_newest() -> None:
     assert too_many_failures([True, False, True], 2) is None
     assert too_many_failures([True], 2) is None
     assert too_many_failures([True] * 9, None) is None
+
+
+@pytest.mark.parametrize("times", [{"every_s": 10}, {"cron": "* * * * *"}])
+def test_days_that_are_left_out_cost_nothing(times: dict[str, object]) -> None:
+    """A year of them had three million due times of ten seconds, and each was looked at."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    asked = Asked((begin + timedelta(days=n)).date() for n in range(1, 366))
+    spec = ScheduleSpec(run={}, excluded=[day.isoformat() for day in asked], time_zone="Europe/Berlin", **times)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crawler_lifecycle.domain.schedules.definition.set", lambda days: asked, raising=False)
+        due = spec.due_times(begin + timedelta(days=1), begin + timedelta(days=400))
+        found = next(due)
+    assert found.astimezone(ZoneInfo("Europe/Berlin")).isoformat() == "2027-01-02T00:00:00+01:00"
+    assert asked.times < 10_000
+
+
+class Asked(set[date]):
+    """Days that count how often somebody asks for one."""
+
+    times = 0
+
+    def __contains__(self, day: object) -> bool:
+        self.times += 1
+        return super().__contains__(day)

@@ -10,10 +10,14 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.task import Counters as Counts
+from crawler_lifecycle.gateway.page.runs.counters import counters_of
 from crawler_lifecycle.gateway.page.runs.story import NAMES, WIDTH, picture
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
-from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.looks import Correction, Counted
+from crawler_lifecycle.ports.runs import Event
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import words
 
@@ -90,3 +94,37 @@ def test_nothing_leaves_the_picture_whatever_the_clocks_said() -> None:
             assert one.y + one.height <= found.height
         assert len(found.lanes) <= 7
     assert drawn([entry("task", "RUNNING", 0, task=7)], verified=3) is None, "a page of a resumed run's later entries"
+
+
+def test_counters_are_drawn_where_they_are_on_record(world: World, browser: TestClient) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    world.claim(1)
+    world.deploy(1)
+    assert "Counters over time" not in browser.get("/runs/1").text, "nothing is known of any time"
+    for pages in (10, 400):
+        world.clock.forward(60)
+        counted = Counted(world.ref(1), 1, 0, Counts(pages=pages, items=pages // 10))
+        assert world.store.live_counters.record_counts(world.ref(1), [counted]) == 1
+        if pages == 10:
+            world.store.stops.record_stop(1, StopIntent(world.clock()), None)
+    page = browser.get("/runs/1").text.partition('id="run-counters"')[2].partition("</section>")[0]
+    assert re.findall('points="([^"]*)"', page) == ["0.0,58.5 320.0,0.0 ", "0.0,58.5 320.0,0.0 "]
+    assert "pages, 400 at most" in page
+    assert re.findall('<td class="n">([^<]*)</td>', page) == ["10", "1", "–", "400", "40", "–"]
+
+
+def test_odd_counters_and_very_many_of_them_are_drawn_as_far_as_they_go() -> None:
+    run = RunDetail.model_construct(
+        attempt=2, ended_at=None, last_progress_at=None, pages=2000, items=None, errors=None
+    )
+
+    def event(n: int, attempt: int = 2, **body: Any) -> Event:
+        return Event(n, 1, "u", attempt, "run.changed", body, NOON + timedelta(seconds=n))
+
+    odd = [event(0, 1, pages=9), event(1, pages="x", items=True, errors=[1]), event(2)]
+    odd += [event(n, pages=n) for n in range(3, 300)]
+    found = counters_of(run, odd[::-1], NOON + timedelta(seconds=400))
+    assert found is not None
+    assert (found.whole, [line.name for line in found.lines], len(found.rows)) == (False, ["pages"], 50)
+    assert (found.rows[0][1][0], found.rows[-1][1][0], found.lines[0].most) == (3, 2000, 2000)
+    assert counters_of(run, [event(1, pages="x")], NOON) is None

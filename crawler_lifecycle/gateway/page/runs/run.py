@@ -26,6 +26,7 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, size, visible
 from crawler_lifecycle.gateway.page.runs.commands import outcome_of
+from crawler_lifecycle.gateway.page.runs.counters import READ, counters_of
 from crawler_lifecycle.gateway.page.runs.story import told
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.commands import found
@@ -88,6 +89,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         whole: bool = history["whole_timeline"]
         oldest = history["timeline"][::-1] if whole else history["timeline"]
         values |= told(run, values["tasks"], oldest, whole=whole)
+        values["counters"] = counters_of(run, store.events.newest_events(run.run_id, READ), clock())
         return answer(request, "run.html", beside=compared(store.runs, row, clock()), **values)
 
     @app.get("/runs/{run_id}/tasks", operation_id="showTasks", include_in_schema=False)
