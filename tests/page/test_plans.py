@@ -148,7 +148,7 @@ def test_a_large_graph_is_folded_searched_and_keeps_what_one_looks_at(
     page.keyboard.press("+")
     page.keyboard.press("ArrowLeft")
     moved = page.locator("#drawing .graph > g")
-    expect(moved).to_have_attribute("transform", re.compile(r"scale\(1\)"))
+    expect(moved).to_have_attribute("transform", re.compile(r"scale\(1\.25\)"))
     expect(page.get_by_role("img", name="Overview")).to_be_visible()
     seen = moved.get_attribute("transform")
     stopped = visitor.context.request.post(f"/v1/graphs/{body['id']}/stop", data={}, headers=own)

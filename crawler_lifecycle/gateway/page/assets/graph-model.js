@@ -236,7 +236,7 @@ const show = (step, more) => {
 const does = {
   async load() {
     const began = performance.now(), answer = await fetch(`${source}?expand=*`);
-    if (!answer.ok) return;
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
     const picture = await answer.json();
     took = performance.now() - began;
     if (!picture.nodes.length) return;

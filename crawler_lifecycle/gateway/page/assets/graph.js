@@ -211,6 +211,7 @@
   let took = 0;
   const count = ({steps, failed, running, groups, took: loaded}) => {
     took = loaded;
+    find("words").hidden = true;
     pane.setAttribute("aria-label", `Drawing of ${steps} steps; the table below has the same`);
     for (const [name, many] of [["to-failed", failed], ["to-running", running]]) {
       write(find(`${name} b`), String(many));
@@ -223,7 +224,6 @@
     drawing(made) {
       const before = now, old = before && [made.kept, here].map(place).find((n) => n >= 0), key = old >= 0 ? before?.keys[old] : null;
       now = made;
-      find("words").hidden = true;
       tools.hidden = find("stage").hidden = false;
       pane.style.height = `${Math.max(180, Math.min(now.height * Math.min(1, pane.clientWidth / now.width) + 24, innerHeight * 0.6))}px`;
       survey();
@@ -273,7 +273,7 @@
       if (step.what !== "found" || document.activeElement !== field) elements.get(here)?.link.focus({preventScroll: true});
     },
     error() {
-      write(find("words"), "The drawing failed. Its steps are in the table below.");
+      write(find("words"), `The drawing ${now ? "could not be renewed" : "failed"}. Its steps are in the table below.`);
       find("words").hidden = false;
     },
   };
