@@ -156,7 +156,7 @@ def test_a_large_graph_is_folded_searched_and_keeps_what_one_looks_at(
     expect(here).to_contain_text("cancelled")
     assert moved.get_attribute("transform") == seen, "news move nothing"
     expect(here).to_be_focused()
-    page.get_by_role("button", name="Fold all").click()
+    page.get_by_role("button", name="Fold all", exact=True).click()
     expect(drawn).to_have_count(3)
     expect(fan).to_contain_text("260 steps, cancelled")
     page.reload()
