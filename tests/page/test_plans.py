@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 
 from tests.e2e.world import World, until
 from tests.page.browser import Visitor
+from tests.page.conftest import Visits
 from tests.page.people import now
 
 
@@ -117,18 +118,52 @@ def test_a_step_of_a_graph_that_failed_is_retried(world: World, visitor: Visitor
     expect(step).to_contain_text("completed")
 
 
-def test_a_wide_graph_is_folded_and_unfolds_where_it_is_pressed(world: World, visitor: Visitor) -> None:
+def test_a_large_graph_is_folded_searched_and_keeps_what_one_looks_at(
+    world: World, visitor: Visitor, visits: Visits
+) -> None:
     later = {"kind": "crawl", "job": {"crawler": "services"}, "not_before": "2099-01-01T00:00:00Z"}
-    pages = [{"path": f"page_{n}", **later, "deps": ["list"]} for n in range(60)]
+    pages = [{"path": f"page_{n}", **later, "deps": ["list"]} for n in range(260)]
     last = {"path": "sum", **later, "deps": [one["path"] for one in pages]}
     body = {"id": f"wide-{uuid.uuid4().hex}", "steps": [{"path": "list", **later}, *pages, last]}
-    started = visitor.context.request.post("/v1/graphs", data=body, headers={"Origin": visitor.origin})
+    own = {"Origin": visitor.origin}
+    started = visitor.context.request.post("/v1/graphs", data=body, headers=own)
     assert started.ok, started.text()
     page = visitor.open(f"/graphs/{body['id']}")
-    drawn = page.locator("#drawing svg > a")
+    drawn, here, counted = (page.locator(f"#drawing {one}") for one in (".graph a", ".here", ".counted"))
+    fan = drawn.filter(has_text="page_0 … page_259")
     expect(drawn).to_have_count(3)
-    expect(drawn.filter(has_text="page_0 … page_59")).to_contain_text("60 steps")
-    drawn.filter(has_text="page_0 … page_59").click()
-    expect(drawn).to_have_count(62)
-    page.get_by_role("button", name="Stop the graph", exact=True).click()
-    until(lambda: world.gateway.get(f"/v1/graphs/{body['id']}")["state"] == "cancelled", "its end")
+    expect(fan).to_contain_text("260 steps, suspended")
+    expect(page.get_by_role("button", name="Next failed (0)")).to_be_disabled()
+
+    field = page.get_by_label("Find a step")
+    field.fill("PAGE_25")
+    expect(counted).to_have_text("11 steps")
+    field.press("Enter")
+    expect(counted).to_have_text("1 of 11")
+    field.press("Enter")
+    expect(counted).to_have_text("2 of 11")
+    expect(here).to_contain_text("page_250")
+    assert page.url.endswith("#step=page_250"), "whoever gets this address sees the same step"
+    here.focus()
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowLeft")
+    moved = page.locator("#drawing .graph > g")
+    expect(moved).to_have_attribute("transform", re.compile(r"scale\(1\.25\)"))
+    expect(page.get_by_role("img", name="Overview")).to_be_visible()
+    seen = moved.get_attribute("transform")
+    stopped = visitor.context.request.post(f"/v1/graphs/{body['id']}/stop", data={}, headers=own)
+    assert stopped.ok, stopped.text()
+    expect(here).to_contain_text("cancelled")
+    assert moved.get_attribute("transform") == seen, "news move nothing"
+    expect(here).to_be_focused()
+    page.get_by_role("button", name="Fold all", exact=True).click()
+    expect(drawn).to_have_count(3)
+    expect(fan).to_contain_text("260 steps, cancelled")
+    page.reload()
+    expect(here).to_contain_text("page_250")
+
+    phone = visits(visitor.origin, viewport={"width": 390, "height": 844}, has_touch=True).open(f"/graphs/{body['id']}")
+    folded = phone.locator("#drawing .folded")
+    phone.get_by_role("button", name="Fit").tap()
+    folded.tap()
+    expect(phone.locator("#drawing .frame")).to_contain_text("page_0 … page_259")

@@ -16,7 +16,7 @@ from .spec import StepKind, StepState
 
 #: A sub-graph with more direct steps than ``FOLD_ABOVE`` is one box. The others are the most nodes and edges of a
 #: picture.
-FOLD_ABOVE, NODES_MAX, EDGES_MAX = 50, 2000, 10_000
+FOLD_ABOVE, NODES_MAX, EDGES_MAX = 50, 20_000, 200_000
 #: A fan-out is a set of steps with the same work, the same dependencies and the same dependents. With more steps than
 #: this it is one node, if its graph has more than ``FOLD_ABOVE`` nodes.
 FAN_ABOVE = 10

@@ -185,10 +185,10 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
         expand: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006 - FastAPI copies it
         form: Annotated[Form, Query(alias="format")] = Form.JSON,
     ) -> Response:
-        """The graph as at most 2,000 nodes and 10,000 edges. A sub-graph of more than 50 steps becomes one box with the
-        number of its steps. A fan-out of more than 10 equal steps also becomes one box. `expand` shows the steps of a
-        box: give the path of the sub-graph, or of the first step of the fan-out, or `*` for all. `format` may be `dot`
-        (Graphviz) or `mermaid`."""
+        """The graph as at most 20,000 nodes and 200,000 edges. A sub-graph of more than 50 steps becomes one box with
+        the number of its steps. A fan-out of more than 10 equal steps also becomes one box. `expand` shows the steps of
+        a box: give the path of the sub-graph, or of the first step of the fan-out, or `*` for all. `format` may be
+        `dot` (Graphviz) or `mermaid`."""
         graph = found(graphs, id)
         steps = list(_drawn(graphs, graph.graph_id))
         states, chosen = {step.path: str(step.state) for step in steps}, "*" in expand or expand

@@ -151,12 +151,12 @@ def test_a_fan_out_of_a_large_graph_is_one_node_unless_it_is_expanded() -> None:
         assert len(picture(steps, expand=expand).nodes) == len(steps)
     assert len(picture(steps[:40]).nodes) == 40, "a small graph is drawn as it is"
     layers = [
-        worker(f"{part}{n}", f"{part}{n}", *(f"a{m}" for m in range(200) if part == "b"))
+        worker(f"{part}{n}", f"{part}{n}", *(f"a{m}" for m in range(500) if part == "b"))
         for part in "ab"
-        for n in range(200)
+        for n in range(500)
     ]
     crowded = picture(layers)
-    assert (len(crowded.nodes), len(crowded.edges), crowded.edges_left_out) == (400, EDGES_MAX, 40_000 - EDGES_MAX)
+    assert (len(crowded.nodes), len(crowded.edges), crowded.edges_left_out) == (1000, EDGES_MAX, 250_000 - EDGES_MAX)
 
 
 def test_a_label_says_what_a_step_does() -> None:
