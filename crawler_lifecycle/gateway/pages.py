@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from crawler_lifecycle.gateway.graphs.page import add_graphs
 from crawler_lifecycle.gateway.managers.page import add_managers
+from crawler_lifecycle.gateway.page.beginning import add_beginnings
 from crawler_lifecycle.gateway.page.crawlers import add_crawlers
 from crawler_lifecycle.gateway.page.ledger import add_ledger
 from crawler_lifecycle.gateway.page.live import add_stream
@@ -42,6 +43,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_pool_page(app, store.pools, clock)
     once = Once()
     add_ledger(app, store, views, gateway.workflows, once)
+    add_beginnings(app, gateway.manager_commands, gateway.graph_commands)
     add_managers(app, gateway.manager_commands, gateway.manager_views, once)
     add_graphs(app, gateway.graph_commands, gateway.graph_views, once)
     add_schedule_form(app, gateway.schedule_commands, gateway.crawlers)  # first, or "new" would be a schedule

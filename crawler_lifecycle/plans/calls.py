@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -53,11 +53,12 @@ MOST = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A manager's class in a module."""
+    """A manager's class in a module, or a function that builds a graph."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     plan: str
+    kind: Literal["manager", "graph"]
     name: str | None
     description: str
     fingerprint: str

@@ -6,13 +6,15 @@ import contextlib
 import hashlib
 import importlib
 import inspect
+import json
 import os
 import sys
 import sysconfig
 import traceback
-from argparse import SUPPRESS
-from collections.abc import Sequence
-from typing import Any, cast
+from argparse import ONE_OR_MORE, SUPPRESS, ZERO_OR_MORE, Action
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from crawler_lifecycle.domain.managers.jobs import options_of
 from crawler_lifecycle.managers.base import BaseLoopScript
@@ -44,12 +46,17 @@ def load(plan: str) -> type[BaseLoopScript]:
 
 
 def find(module_name: str) -> dict[str, Any]:
-    """Return the managers that this module defines (as ``PlanRow``), the loaded source files, and their fingerprint."""
+    """Return the managers and graphs that this module defines (as ``PlanRow``), the loaded source files, and their
+    fingerprint."""
     there = importlib.import_module(module_name)
     files = watched()
     own = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
     plans = [_described(f"{module_name}:{one.__name__}", one) for one in dict.fromkeys(own)]
-    return {"plans": plans, "files": files, "fingerprint": _digest(files)}
+    named = {f"{module_name}:{name}": one for name, one in vars(there).items() if inspect.isfunction(one)}
+    digest = _digest(files)
+    graphs = [(plan, one) for plan, one in named.items() if f"{one.__module__}:{one.__qualname__}" == plan]
+    plans += [_graph(plan, one, digest) for plan, one in graphs if _builds(one)]
+    return {"plans": plans, "files": files, "fingerprint": digest}
 
 
 def _is_plan(found: object) -> bool:
@@ -59,6 +66,7 @@ def _is_plan(found: object) -> bool:
 def _described(plan: str, cls: type[BaseLoopScript]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "plan": plan,
+        "kind": "manager",
         "name": getattr(cls, "name", None) or None,
         "description": _description(cls),
         "fingerprint": fingerprint(cls),
@@ -97,11 +105,66 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
                 "required": bool(action.required),
             }
         )
+        if action.choices:
+            found[-1]["choices"] = [str(one) for one in action.choices]
+        if several := _several(action):
+            found[-1]["several"] = several
         if action.dest == "program":  # the flow id must be known before the class reads its options
             lines = {name: [str(word) for word in one["command_line"]] for name, one in cls.PROGRAMS.items()}
             said = {name: options_of(words).get("--flow-id", "{") for name, words in lines.items()}
             found[-1]["flow_ids"] = {name: text for name, text in said.items() if "{" not in text}
     return found
+
+
+def _several(action: Action) -> str | None:
+    """Return how an option takes several values: ``repeated``, or ``together`` after one name. ``None``: only one."""
+    if (isinstance(action.nargs, int) and action.nargs > 1) or action.nargs in (ONE_OR_MORE, ZERO_OR_MORE):
+        return "together"
+    return "repeated" if type(action).__name__ in ("_AppendAction", "_ExtendAction") else None
+
+
+def _builds(found: Callable[..., Any]) -> bool:
+    """Return whether a function builds a graph by itself: it says ``-> Workflow``, and gets no context of a graph."""
+    signature = inspect.signature(found)
+    says = signature.return_annotation
+    name = str(says if isinstance(says, str) else getattr(says, "__name__", ""))
+    alone = "context" not in signature.parameters
+    alone = alone and all(one.kind is not one.POSITIONAL_ONLY for one in signature.parameters.values())
+    return name.rpartition(".")[2] == "Workflow" and alone and not found.__name__.startswith("_")
+
+
+def _graph(plan: str, build: Callable[..., Any], digest: str) -> dict[str, Any]:
+    """Return the description of a function that builds a graph. Its parameters are its options."""
+    try:
+        hints = get_type_hints(build)
+    except Exception:  # a name in an annotation may exist for type checkers only
+        hints = {}
+    known = inspect.signature(build).parameters.values()
+    named = [one for one in known if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    text = " ".join((build.__doc__ or "").strip().partition("\n\n")[0].split())[:_DESCRIPTION_MAX]
+    described: dict[str, Any] = {
+        "plan": plan,
+        "kind": "graph",
+        "name": build.__name__,
+        "description": text,
+        "fingerprint": digest,
+    }
+    return described | {"options": [_parameter(one, hints.get(one.name)) for one in named], "error": None}
+
+
+def _parameter(one: inspect.Parameter, hint: Any) -> dict[str, Any]:
+    """Return the description of a parameter. A type that no field of a form has is ``json``."""
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    if NoneType in get_args(hint) and len(kinds) == 1:
+        hint, kinds = kinds[0], list(get_args(kinds[0]))
+    choices = [str(kind) for kind in kinds] if get_origin(hint) is Literal else []
+    hint = type(kinds[0]) if choices else hint
+    default = None if one.default is one.empty else one.default
+    kind = hint.__name__ if hint in (str, int, float, bool) else "str" if hint in (None, Any) else "json"
+    if not isinstance(default, str | int | bool | None):
+        default = json.dumps(default, default=str)
+    described = {"name": one.name, "aliases": [], "help": "", "default": default, "type": kind}
+    return described | {"required": one.default is one.empty} | ({"choices": choices} if choices else {})
 
 
 def fingerprint(cls: type) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
-from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow
+from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow
 from crawler_lifecycle.ports.protocols import PlanFailed
 
 from . import calls
@@ -167,13 +167,13 @@ class Registry:
         except (PlanFailed, InvalidRequest) as why:
             log.warning("module %s cannot be used: %s", name, why)
             return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
-        rows = [PlanRow(kind=PLAN_MANAGER, **asdict(one)) for one in found.plans]
+        rows = [PlanRow(**asdict(one), queue=self._queue if one.kind == PLAN_GRAPH else None) for one in found.plans]
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
         # The times from before the read: a file that changed during the read makes the module stale again.
         stamps = {**_stamps(self._watched(files)), **before}
-        log.info("module %s has %d managers", name, len(found.plans))
+        log.info("module %s has %d managers and graphs", name, len(found.plans))
         return _Module(rows, files, stamps, time.monotonic())
 
     def _row(self, module: str, kind: str = PLAN_MODULE, fingerprint: str = "", error: str | None = None) -> PlanRow:

@@ -184,7 +184,7 @@ class LiveManagers:
     """The number of their jobs that hold a slot."""
 
 
-PLAN_MANAGER, PLAN_MODULE, PLAN_READING = "manager", "module", "reading"
+PLAN_MANAGER, PLAN_GRAPH, PLAN_MODULE, PLAN_READING = "manager", "graph", "module", "reading"
 #: Seconds for which the report of a worker about its plans is valid. The worker repeats the report every minute.
 HEARD_S = 180.0
 
@@ -196,13 +196,15 @@ class PlanRow:
     plan: str
     """``module:Class`` of a class, or the name of a module."""
     kind: str
-    """The kind. ``PLAN_MANAGER``: a class that may be started. ``PLAN_MODULE``: a module whose functions graphs may
-    call. ``PLAN_READING``: a module that a worker is reading for the first time."""
+    """The kind. ``PLAN_MANAGER``: a class that may be started. ``PLAN_GRAPH``: a function that builds a graph.
+    ``PLAN_MODULE``: a module whose functions graphs may call. ``PLAN_READING``: a module that a worker is reading for
+    the first time."""
     name: str | None
     description: str
     fingerprint: str
     options: Sequence[Mapping[str, Any]] = ()
-    """The options of its command line. Each has a name, a help text, a default, a type, and whether it is required."""
+    """The options of its command line, or the parameters of the function. Each has a name, a help text, a default, a
+    type, and whether it is required; if there are any, also its choices, and how it takes several values."""
     error: str | None = None
     """The reason why it cannot be used, for example a failed import or a missing name."""
     seen_at: datetime | None = None

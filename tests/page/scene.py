@@ -36,6 +36,8 @@ PAGES = {
     "schedule": "/schedules/nightly",
     "schedule-form": "/schedules/new",
     "managers": "/managers",
+    "manager-form": "/start/manager?plan=examples.managers:Walks",
+    "graph-form": "/start/graph?plan=examples.graphs:nightly",
     "manager": "/managers/{manager}",
     "graphs": "/graphs",
     "graph": "/graphs/{graph}",

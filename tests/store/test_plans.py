@@ -531,6 +531,7 @@ def managing(world: World, size: Size) -> None:
     managers.record_manager_stop(managed.id, world.stop())
     managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "stopped", leave=True)
     managers.get_manager(managed.id)
+    managers.count_ended("manager/0", world.clock.now - timedelta(hours=1))
     managers.list_jobs(managed.id, 500, states=[JobState.STARTED, JobState.ENDED])
     managers.reserve_manager(replace(NEW, options={}))
     again = Managed.claimed(world, managed.id, NEXT)

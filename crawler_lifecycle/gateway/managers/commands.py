@@ -12,10 +12,11 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -271,21 +272,25 @@ class ManagerCommands:
         """Add a page of jobs. A repeat with the same key adds nothing."""
         body.check()
         row = await self.find(manager_id)
-        built_in = row.plan == BUILT_IN
-        base = base_of(row.plan, row.options)
-        jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
-        crawler = await self.crawlers.get(base.spider) if built_in and jobs else None
-        await run_in_threadpool(self._check_jobs, row, crawler, jobs)
+        jobs = await self.checked_jobs(row.plan, row.options, row.project, body)
         with mismatch("Idempotency-Key"):
             new = await run_in_threadpool(self.managers.add_jobs, manager_id, jobs, key, seal=body.seal)
         note = await self._notified(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
 
-    def _check_jobs(self, row: ManagerRow, crawler: CrawlerDefinition | None, jobs: Sequence[Job]) -> None:
+    async def checked_jobs(self, plan: str, options: Mapping[str, Any], project: str, body: AddJobs) -> list[Job]:
+        """Return the jobs for a manager with this plan and these options. Raises ``InvalidRequest``."""
+        built_in, base = plan == BUILT_IN, base_of(plan, options)
+        jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
+        crawler = await self.crawlers.get(base.spider) if built_in and jobs else None
+        await run_in_threadpool(self._check_jobs, project, crawler, jobs)
+        return jobs
+
+    def _check_jobs(self, project: str, crawler: CrawlerDefinition | None, jobs: Sequence[Job]) -> None:
         """Raise ``InvalidRequest`` for a job that its pool or crawler would refuse. The error names the job."""
         for n, job in enumerate(jobs):
             try:
-                self.managers.known_pools.check(job.pool or (crawler.pool if crawler else None), row.project)
+                self.managers.known_pools.check(job.pool or (crawler.pool if crawler else None), project)
                 if crawler is not None:
                     check_tasks(crawler, job.spider_args, job.job_settings, None)
                     check_sizes(job.spider_args, job.job_settings)

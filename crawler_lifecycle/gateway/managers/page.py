@@ -12,6 +12,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.managers.progress import HOUR, Pace, parts_of, sentence
 from crawler_lifecycle.gateway.managers.requests import StopManager
 from crawler_lifecycle.gateway.managers.routes import JobFilters, ManagerDetail, ManagerFilters, ManagerId, ManagerViews
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
@@ -54,6 +55,12 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         page = views.jobs(manager.manager_id, filters.model_copy(update={"state": states}))
         values: dict[str, Any] = {"manager": manager, "jobs": page.jobs, "states": list(JobState), "chosen": states}
         values |= {"more": next_page(filters, page.next_page_token), "now": clock()}
+        ended = managers.count_ended(manager.workflow_id, clock() - HOUR)
+        values |= {
+            "sentence": sentence(manager),
+            "parts_shown": parts_of(manager),
+            "pace": Pace.of(manager, ended, clock()),
+        }
         values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
         return answer(request, "manager.html", output=managers.manager_output(manager.manager_id), **values)
 

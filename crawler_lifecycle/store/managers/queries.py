@@ -23,6 +23,7 @@ from .tables import manager_item
 #: States of jobs that hold a slot.
 HOLDING = (JobState.STARTING.value, JobState.STARTED.value)
 BY_IDENTITY = "FORCE INDEX (uq_manager_item_manager_id_identity)"
+BY_END = "FORCE INDEX (ix_run_history_parent_ended_at_run_id)"
 BY_STATE = "FORCE INDEX (ix_manager_item_manager_id_state_item_id)"
 _FINAL_EXIT_CODES = (4, 17)
 _CURRENT = "FORCE INDEX (ix_task_history_current)"

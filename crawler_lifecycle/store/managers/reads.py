@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, func, select
@@ -16,9 +17,9 @@ from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import seen, wanted
 from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
-from crawler_lifecycle.store.runs.tables import LIVE_RUNS
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 
-from .queries import HOLDING, in_states, jobs_that_live, known
+from .queries import BY_END, HOLDING, in_states, jobs_that_live, known
 from .rows import listed_job, live_row, manager_row, waiting_row
 from .tables import manager
 from .unit import ManagerPart
@@ -72,6 +73,13 @@ class ManagerReads(ManagerPart):
             over = status not in LIVE_RUNS
             rows = in_states(conn, manager_id, wanted, after_id, limit, over=over)
         return [listed_job(row, over=over) for row in rows]
+
+    def count_ended(self, workflow_id: str, since: datetime) -> int:
+        """Return how many runs of the manager with this workflow ended at ``since`` or later. An index counts them."""
+        r = run_history.c
+        query = select(func.count()).where(r.parent == workflow_id, r.ended_at >= since)
+        with self._db.reading() as conn:
+            return int(conn.execute(query.with_hint(run_history, BY_END, "mysql")).scalar_one())
 
     def live_managers(self) -> LiveManagers:
         m = manager.c

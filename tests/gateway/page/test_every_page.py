@@ -16,6 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.bounds import travels
+from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.access.tokens import Role
@@ -73,6 +74,10 @@ PATHS: dict[str, str] = {
     "pressPutWebhook": "/webhooks/new",
     "pressWebhook": "/webhooks/portal",
     "showStart": "/runs/new?like=1",
+    "showStartManager": "/start/manager",
+    "pressStartManager": "/start/manager",
+    "showStartGraph": "/start/graph?plan=json",
+    "pressStartGraph": "/start/graph",
     "pressStart": "/runs/new",
     "pressRuns": "/runs",
     "pressExport": "/runs/1/export",
@@ -91,6 +96,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "pressWebhook": {"key": KEY, "do": "pause", "reason": "why"},
     "logIn": {"token": "crawl_wrong"},
     "pressStart": {"key": KEY, "crawler": "plain"},
+    "pressStartManager": {"key": KEY, "plan": BUILT_IN, "opt-spider": "plain"},
+    "pressStartGraph": {"key": KEY, "plan": "json", "steps": json.dumps(GRAPH["steps"])},
     "pressRuns": {"key": KEY, "do": "look", "run": "1.1"},
 }
 PAGES = [name for name, access in ACCESS.items() if access.page and name != "streamPage"]

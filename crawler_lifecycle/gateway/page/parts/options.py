@@ -1,0 +1,140 @@
+"""Fields of a form for the options of a class, or for the parameters of a function that builds a graph."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crawler_lifecycle.gateway.page.parts.forms import lines, whole
+from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json
+
+_BOOLEANS = {"true": True, "false": False}
+#: What a field of each kind takes, with an example.
+_CURES = {
+    "int": "give a whole number, such as 10",
+    "float": "give a number, such as 0.5",
+    "bool": "give true or false",
+    "json": 'give a value as JSON, such as {"page": "1"} or ["a", "b"]',
+    "object": 'give a JSON object, such as {"page": "1"}',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field. Another program wrote the description, so nothing of it is taken for granted."""
+
+    name: str
+    kind: str
+    """``flag``, ``str``, or a kind of ``_CURES``."""
+    help: str
+    default: str | None
+    required: bool
+    choices: Sequence[str]
+    several: str | None
+    """``repeated`` or ``together``, if it takes several values; then each line has one."""
+
+    @property
+    def field(self) -> str:
+        return f"opt-{self.name}"
+
+    def read(self, text: str) -> Any:
+        """Return the value of a field. Raises ``ValueError`` with a sentence about it."""
+        if self.several:
+            return [self._one(line) for line in lines(text)]
+        return True if self.kind == "flag" else self._one(text)
+
+    def _one(self, text: str) -> Any:
+        if self.choices and text not in self.choices:
+            raise ValueError(f"{text[:100]!r} is not allowed; choose from {', '.join(self.choices)[:1000]}")
+        try:
+            found = self._converted(text)
+        except (ValueError, RecursionError, Problem):
+            found = None
+        if found is None:
+            raise ValueError(f"{text[:100]!r} is not allowed; {_CURES[self.kind]}")
+        return found
+
+    def _converted(self, text: str) -> Any:
+        """Return the value; ``None``, or any error of a parser: the text is no such value."""
+        match self.kind:
+            case "int":
+                return number if isinstance(number := whole(text), int) else None
+            case "float":
+                return amount if math.isfinite(amount := float(text)) else None
+            case "bool":
+                return _BOOLEANS.get(text)
+            case "json" | "object":
+                check_json(text.encode())
+                value = json.loads(text)
+                return value if self.kind == "json" or isinstance(value, dict) else None
+        return text
+
+
+def options_of(plan: PlanRow) -> list[Option]:
+    """Return the fields for a plan."""
+    return [_option(one) for one in plan.options if one.get("name")]
+
+
+def _option(given: Mapping[str, Any]) -> Option:
+    names = [str(given["name"]), *map(str, given.get("aliases") or ())]
+    name = next((one for one in names if one.startswith("--")), names[0])
+    default, kind = given.get("default"), str(given.get("type"))
+    if isinstance(default, str) and default.startswith("{"):
+        kind = "object"  # an option whose default is a JSON object takes one
+    elif kind not in (*_CURES, "flag"):
+        number = type(default).__name__ if isinstance(default, int | float) and not isinstance(default, bool) else ""
+        kind = number or "str"  # a function of the class reads the value; its default says what it is
+    shown = None if default in (None, "", []) else json.dumps(default) if isinstance(default, bool) else str(default)
+    text = str(given.get("help") or "").replace("%(default)s", shown or "none").replace("%%", "%")
+    choices = [str(one) for one in given.get("choices") or ()]
+    several = given.get("several")
+    return Option(name, kind, text, shown, given.get("required") is True, choices, several and str(several))
+
+
+def values_of(options: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of the options that the form has, by their names. Raises ``Problem`` 422, which names each
+    wrong field."""
+    values, errors = dict[str, Any](), list[FieldError]()
+    for one in options:
+        text = given.get(one.field)
+        if text is None and not one.required:
+            continue
+        try:
+            if text is None:
+                raise ValueError("missing; give it")
+            values[one.name] = one.read(text)
+        except ValueError as error:
+            errors.append(FieldError(field=one.field, message=str(error)))
+    if errors:
+        detail = "; ".join(f"{one.field.removeprefix('opt-')}: {one.message}" for one in errors)
+        raise Problem(422, "invalid_request", detail, errors=errors[:ERRORS_MAX])
+    return values
+
+
+def command_line(options: Sequence[Option], values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the words of a command line, each with the field that it comes from. Raises ``Problem`` 422."""
+    found = list[tuple[str, str]]()
+    for one in sorted(options, key=lambda one: one.name.startswith("-")):  # what has no name stands first
+        if one.name in values:
+            found += [(word, one.field) for word in _words(one, values[one.name])]
+    return found
+
+
+def _words(one: Option, value: Any) -> list[str]:
+    if one.kind == "flag":
+        return [one.name]
+    named, texts = one.name.startswith("-"), [_text(each) for each in (value if one.several else [value])]
+    if named and one.several != "together":
+        return [f"{one.name}{'=' if one.name.startswith('--') else ''}{text}" for text in texts]
+    if any(text.startswith("-") for text in texts):
+        message = "a value here cannot begin with -; use the API"
+        raise Problem(422, "invalid_request", message, errors=[FieldError(field=one.field, message=message)])
+    return [one.name, *texts] if named else texts
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
