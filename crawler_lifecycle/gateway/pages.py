@@ -6,9 +6,9 @@ from functools import partial
 
 from fastapi import FastAPI
 
+from crawler_lifecycle.gateway.beginning import add_beginnings
 from crawler_lifecycle.gateway.graphs.page import add_graphs
 from crawler_lifecycle.gateway.managers.page import add_managers
-from crawler_lifecycle.gateway.page.beginning import add_beginnings
 from crawler_lifecycle.gateway.page.crawlers import add_crawlers
 from crawler_lifecycle.gateway.page.ledger import add_ledger
 from crawler_lifecycle.gateway.page.live import add_stream
