@@ -17,6 +17,8 @@ import httpx
 #: A process that died is started again so much later, as systemd does.
 RESTART_S = 2.0
 READY_S = 180.0
+#: Each request in a connection of its own, as of strangers. A client of its own for each would read certificates anew.
+HTTP = httpx.Client(trust_env=False, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def stat(pid: int) -> tuple[str, int, int] | None:
@@ -46,7 +48,7 @@ def answers(url: str) -> Callable[[], bool]:
 
     def ask() -> bool:
         with suppress(httpx.HTTPError):
-            return httpx.get(url, timeout=5, trust_env=False).is_success
+            return HTTP.get(url, timeout=5).is_success
         return False
 
     return ask

@@ -29,7 +29,7 @@ from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 from tests.support.s3 import aws_environment, rclone_command
 from tools.faults.build import available
-from tools.faults.parts import Part, Proxies, answers, listens, pids
+from tools.faults.parts import HTTP, Part, Proxies, answers, listens, pids
 
 ROOT, SOAK = Path(__file__).resolve().parents[2], Path(__file__).resolve().parents[1] / "soak"
 PG = Path("/usr/lib/postgresql/15/bin")
@@ -214,23 +214,24 @@ class World:
 
     def _servers(self) -> None:
         programs, port = available(self.dev), self.port
-        self._mariadb()
-        if not self.dev:
-            self._postgres()
+        # On a busy machine what starts side by side gets more of it than what starts in a row.
         (self.folder / "s3" / "archive").mkdir(parents=True)
         rclone = [*rclone_command(self.folder / "s3")]
         rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
-        self._toxiproxy(programs)
-        for name in PROXIED:
-            if name != "postgres" or not self.dev:
-                self.proxies.add(name, port(f"proxy of {name}"), port(name))
         cli = [str(Path(sys.executable).with_name("temporal"))]
         if self.dev:  # with the settings of `crawlctl dev`: by its own it reads its queues 20 times a second
             dev = temporal_server.command(self.folder / "temporal.db", port("temporal"), None)
-        self._temporal(*((dev, "") if self.dev else self._production(programs)), cli)
-        for name in ("s3", "mariadb"):
-            self.parts[name].wait_ready()
+            self._temporal(dev, "", cli)
+        self._toxiproxy(programs)
+        self._mariadb()
+        for name in PROXIED:
+            if name != "postgres" or not self.dev:
+                self.proxies.add(name, port(f"proxy of {name}"), port(name))
+        if not self.dev:
+            self._postgres()
+            self._temporal(*self._production(programs), cli)
+        self.parts["mariadb"].wait_ready()
         self.record("CREATE DATABASE lifecycle CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "mysql")
         self.record("USE lifecycle")
 
@@ -301,8 +302,9 @@ class World:
             asked = [*operator, "cluster", "health", "--address", at]
             return subprocess.run(asked, env=self.clean, capture_output=True).returncode == 0
 
-        self._part("temporal", words, self.clean, healthy).wait_ready()
+        part = self._part("temporal", words, self.clean, healthy)
         if namespace:
+            part.wait_ready()
             self._run(*operator, "namespace", "create", "-n", namespace, "--retention", "24h", "--address", at)
 
     # --- ours --------------------------------------------------------------------------------------------------------
@@ -335,6 +337,9 @@ class World:
         clock = ["cc", "-O2", "-shared", "-fPIC", "-o", str(self.folder / "clock.so")]
         self._run(*clock, str(Path(__file__).with_name("clock.c")))
         self._run(sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade", env=self.env)
+        for name in ("s3", "temporal"):
+            self.parts[name].wait_ready()
+        self.say("servers and the record are there")
         for name in OURS:
             self.service(name)
         for name in OURS:
@@ -386,7 +391,7 @@ class World:
         """One request through the proxy of a gateway: status and answer; ``None`` when nobody answered."""
         url, headers = f"http://127.0.0.1:{self.port(f'proxy of {gateway}')}{path}", {"Idempotency-Key": key}
         try:
-            got = httpx.request(method, url, json=body, headers=headers, timeout=15, trust_env=False)
+            got = HTTP.request(method, url, json=body, headers=headers, timeout=15)
             told = got.json() if got.content else {}
         except (httpx.HTTPError, ValueError) as error:
             return None, {"error": f"{type(error).__name__}: {error}"[:200]}
