@@ -25,7 +25,7 @@ from .wire import TEXT_MAX
 _OURS = "crawler_lifecycle"
 #: Most source files to watch for changes of a plan.
 FILES_MAX = 500
-_DESCRIPTION_MAX, _HELP_MAX = 500, 300
+_DESCRIPTION_MAX, _HELP_MAX, _DEFAULT_MAX, _NAME_MAX = 500, 300, 300, 200
 
 
 class NotUsable(Exception):
@@ -55,7 +55,7 @@ def find(module_name: str) -> dict[str, Any]:
     named = {f"{module_name}:{name}": one for name, one in vars(there).items() if inspect.isfunction(one)}
     digest = _digest(files)
     graphs = [(plan, one) for plan, one in named.items() if f"{one.__module__}:{one.__qualname__}" == plan]
-    plans += [_graph(plan, one, digest) for plan, one in graphs if _builds(one)]
+    plans += [_graph(plan, one, digest) for plan, one in graphs if len(plan) <= _NAME_MAX and _builds(one)]
     return {"plans": plans, "files": files, "fingerprint": digest}
 
 
@@ -125,7 +125,10 @@ def _several(action: Action) -> str | None:
 
 def _builds(found: Callable[..., Any]) -> bool:
     """Return whether a function builds a graph by itself: it says ``-> Workflow``, and gets no context of a graph."""
-    signature = inspect.signature(found)
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # it has a signature of its own making
+        return False
     says = signature.return_annotation
     name = str(says if isinstance(says, str) else getattr(says, "__name__", ""))
     alone = "context" not in signature.parameters
@@ -163,7 +166,9 @@ def _parameter(one: inspect.Parameter, hint: Any) -> dict[str, Any]:
     kind = hint.__name__ if hint in (str, int, float, bool) else "str" if hint in (None, Any) else "json"
     if not isinstance(default, str | int | bool | None):
         default = json.dumps(default, default=str)
-    described = {"name": one.name, "aliases": [], "help": "", "default": default, "type": kind}
+    if isinstance(default, str) and len(default) > _DEFAULT_MAX:
+        default = None  # it holds all the same, when nobody gives another
+    described: dict[str, Any] = {"name": one.name, "aliases": [], "help": "", "default": default, "type": kind}
     return described | {"required": one.default is one.empty} | ({"choices": choices} if choices else {})
 
 

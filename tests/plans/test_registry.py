@@ -15,7 +15,7 @@ from crawler_lifecycle.plans.functions import Functions
 from crawler_lifecycle.plans.pool import no_answer
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.plans.registry import Registry, modules_in
-from crawler_lifecycle.ports.managers import PLAN_READING, PlanRow
+from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_READING, PlanRow
 from crawler_lifecycle.ports.protocols import FunctionCall, PlanFailed
 from tests.plans.plans_support import module, nothing
 
@@ -87,6 +87,43 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
     assert registry.state() == {"plans": 2, "broken": {}}
     functions = plans.said[-1][name]
     assert (functions.kind, functions.name, functions.error) == ("module", None, None)
+
+
+def test_functions_that_build_graphs_with_their_parameters(tmp_path: Path) -> None:
+    name = module(
+        tmp_path,
+        f"""
+        from typing import Literal
+        from crawler_lifecycle.graphs.oban import Workflow
+
+        def nightly(day: str, count: int = 3, mode: Literal["all", "new"] = "new", deep: dict | None = None) -> Workflow:
+            'Crawls a night.'
+
+        def later(context) -> Workflow: ...
+        def _private() -> Workflow: ...
+        def other(day: str) -> str: ...
+        def large(text: str = "x" * 100_000) -> Workflow: ...
+        def of_nothing(what: "Missing") -> Workflow: ...
+
+        def forged() -> Workflow: ...
+        forged.__signature__ = "none"
+
+        def {"g" * 300}() -> Workflow: ...
+        """,
+    )
+    registry, plans = registered(tmp_path, name)
+    registry.turn()
+    found = {row.name: row for row in plans.list_plans() if row.kind == PLAN_GRAPH}
+    assert set(found) == {"nightly", "large", "of_nothing"}
+    assert {row.error for row in plans.list_plans()} == {None}, "none of them makes its module unusable"
+    nightly = found["nightly"]
+    assert (nightly.plan, nightly.description) == (f"{name}:nightly", "Crawls a night.")
+    day, count, mode, deep = nightly.options
+    assert (day["type"], day["required"]) == ("str", True)
+    assert (count["type"], count["default"], count["required"]) == ("int", 3, False)
+    assert (mode["type"], mode["choices"], mode["default"]) == ("str", ["all", "new"], "new")
+    assert (deep["type"], deep["default"]) == ("json", None)
+    assert found["large"].options[0]["default"] is None
 
 
 def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
