@@ -105,8 +105,9 @@ MAY = {
     ("live_now", "scan", "each"): "a bounded number of live runs is counted, for all who look",
     ("live_now", "temporary", "each"): "a bounded number of live runs is counted, for all who look",
     **{
-        ("count_due", what, "each_due"): "at most 1,441 firings of one day are counted by their result, for people"
+        ("count_due", what, name): "at most 1,441 firings of one day are counted by their result, for people"
         for what in ("scan", "temporary")
+        for name in ("each_due", "<derived2>")  # the name that MariaDB gives it
     },
     ("latest_due", "scan", "schedule"): "all schedules, of which there are thousands, and one due time of each",
     ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
