@@ -96,7 +96,7 @@ def test_functions_that_build_graphs_with_their_parameters(tmp_path: Path) -> No
         from typing import Literal
         from crawler_lifecycle.graphs.oban import Workflow
 
-        def nightly(day: str, count: int = 3, mode: Literal["all", "new"] = "new", deep: dict | None = None) -> Workflow:
+        def nightly(day: str, count: int = 3, mode: Literal["all", "new"] = "new", deep: dict = None) -> Workflow:
             'Crawls a night.'
 
         def later(context) -> Workflow: ...
