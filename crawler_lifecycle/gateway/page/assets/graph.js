@@ -4,7 +4,7 @@
 (() => {
   const room = document.getElementById("drawing");
   const find = (name) => room.querySelector(`.${name}`);
-  const pane = find("pane"), canvas = find("edges"), svg = find("graph"), tools = find("tools"), overview = find("overview");
+  const pane = find("pane"), canvas = find("edges"), svg = find("graph"), tools = find("tools"), overview = find("minimap");
   const part = find("part"), said = find("said"), field = find("find"), counted = find("counted");
   const SVG = "http://www.w3.org/2000/svg", SHOWN = 24, NEAR_MAX = 300, LINES = 1500, CLOSE = 0.8, CLOSEST = 3, STEP = 1.25, FAR = 0.25;
   const LEAF = 0, FRAME = 2, KEY = "step";
