@@ -236,7 +236,10 @@
         const dx = now.spots[4 * same] - before.spots[4 * old], dy = now.spots[4 * same + 1] - before.spots[4 * old + 1];
         whole = false;
         move(view.x + dx, view.y + dy);
-      } else move(view.x, view.y);
+      } else {
+        whole = false; // a search unfolded something: what it found comes into view, and a new size of the pane fits nothing
+        move(view.x, view.y);
+      }
       find("left").textContent = made.left || made.edgesLeft ? `${made.left} steps and ${made.edgesLeft} edges are left out.` : "";
       if (!before) jump(false);
     },
