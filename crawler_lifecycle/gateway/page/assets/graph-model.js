@@ -5,12 +5,11 @@ const WIDTH = 170, HEIGHT = 40, HEAD = 22, PAD = 10;
 // Above FOLD_ABOVE steps groups begin folded. On a level of more than WIDE boxes, more than ALIKE steps that do the same
 // after and before the same are a group; what still has more than FOLD_ABOVE boxes is folded by columns into BANDS groups.
 const FOLD_ABOVE = 200, WIDE = 50, ALIKE = 10, BANDS = 50;
-// From the best to what needs a person first: a folded box has the colour of its last one. page.css has the colours.
-const STATES = ["", "completed", "suspended", "scheduled", "available", "executing", "retryable", "cancelled", "discarded"];
 const LEAF = 0, FOLDED = 1, FRAME = 2;
 const WANTED = {failed: ["discarded"], running: ["executing"]};
 
-let source = "", took = 0, shape = "", steps = [], known = new Map(), levels = new Map(), groups = new Map();
+// The states, from the best to what needs a person first: a folded box has the colour of its last one.
+let STATES = [], source = "", took = 0, shape = "", steps = [], known = new Map(), levels = new Map(), groups = new Map();
 let closed = null, flipped = new Map(), drawn = [], found = [], at = -1;
 
 const isOpen = (key) => flipped.get(key) ?? !closed;
@@ -287,7 +286,7 @@ let last = Promise.resolve();
 onmessage = ({data}) => {
   if (data.places) {
     importScripts(data.places);
-    ({source} = data);
+    ({source, states: STATES} = data);
   }
   // One after the other: a load takes a while. An error must not end the queue.
   last = last.then(() => does[data.does](data)).catch((error) => postMessage({error: String(error)}));

@@ -8,6 +8,7 @@
   const part = find("part"), said = find("said"), field = find("find"), counted = find("counted");
   const SVG = "http://www.w3.org/2000/svg", SHOWN = 24, NEAR_MAX = 300, LINES = 1500, CLOSE = 0.8, CLOSEST = 3, STEP = 1.25, FAR = 0.25;
   const LEAF = 0, FRAME = 2, KEY = "step";
+  // From the best to what needs a person first. page.css has the colours.
   const STATES = ["", "completed", "suspended", "scheduled", "available", "executing", "retryable", "cancelled", "discarded"];
   const COLOURS = ["--line", "--good", "--wait", "--wait", "--wait", "--busy", "--wait", "--bad", "--bad"];
   let now = null, here = null, view = {x: 0, y: 0, k: 1}, whole = true;
@@ -231,14 +232,11 @@
       const same = key ? place(key) : -1;
       if (!before) begin();
       else if (made.fit || (whole && !made.kept)) fit();
-      else if (same >= 0) {
-        // The box that was pressed stays where it was.
-        const dx = now.spots[4 * same] - before.spots[4 * old], dy = now.spots[4 * same + 1] - before.spots[4 * old + 1];
+      else {
+        // The box that was pressed stays where it was. What a search found comes into view, so a new size fits nothing.
+        const by = (side) => same < 0 ? 0 : now.spots[4 * same + side] - before.spots[4 * old + side];
         whole = false;
-        move(view.x + dx, view.y + dy);
-      } else {
-        whole = false; // a search unfolded something: what it found comes into view, and a new size of the pane fits nothing
-        move(view.x, view.y);
+        move(view.x + by(0), view.y + by(1));
       }
       find("left").textContent = made.left || made.edgesLeft ? `${made.left} steps and ${made.edgesLeft} edges are left out.` : "";
       if (!before) jump(false);
@@ -383,5 +381,5 @@
   document.getElementById("live")?.addEventListener("htmx:sse:after:message", (event) => {
     if (!event.detail.message.event) waits ||= setTimeout(() => { waits = 0; ask("load"); }, Math.max(2000, 10 * took));
   });
-  ask("load", {source: new URL(room.dataset.source, location).href, places: new URL(room.dataset.places, location).href});
+  ask("load", {source: new URL(room.dataset.source, location).href, places: new URL(room.dataset.places, location).href, states: STATES});
 })();
