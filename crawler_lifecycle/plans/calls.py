@@ -29,11 +29,10 @@ from crawler_lifecycle.domain.managers.manager import (
 )
 from crawler_lifecycle.domain.run import check_tags
 
-from .wire import TEXT_MAX
+from .wire import NAME_MAX, TEXT_MAX
 
 T = TypeVar("T")
 
-NAME_MAX = 200
 #: Most entries of a list, by field; for other fields 10,000.
 ENTRIES_MAX = {"items": PAGE_ITEMS, "failed_outcomes": 1000}
 #: Largest number or longest text, by field; for other fields ``ID_MAX`` and ``TEXT_MAX``.

@@ -20,12 +20,12 @@ from crawler_lifecycle.domain.managers.jobs import options_of
 from crawler_lifecycle.managers.base import BaseLoopScript
 from crawler_lifecycle.managers.driver import parser_of
 
-from .wire import TEXT_MAX
+from .wire import NAME_MAX, TEXT_MAX
 
 _OURS = "crawler_lifecycle"
 #: Most source files to watch for changes of a plan.
 FILES_MAX = 500
-_DESCRIPTION_MAX, _HELP_MAX, _DEFAULT_MAX, _NAME_MAX = 500, 300, 300, 200
+_DESCRIPTION_MAX, _HELP_MAX, _DEFAULT_MAX = 500, 300, 300
 
 
 class NotUsable(Exception):
@@ -50,12 +50,14 @@ def find(module_name: str) -> dict[str, Any]:
     fingerprint."""
     there = importlib.import_module(module_name)
     files = watched()
-    own = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
-    plans = [_described(f"{module_name}:{one.__name__}", one) for one in dict.fromkeys(own)]
-    named = {f"{module_name}:{name}": one for name, one in vars(there).items() if inspect.isfunction(one)}
+    classes = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
+    plans = [_described(f"{module_name}:{one.__name__}", one) for one in dict.fromkeys(classes)]
     digest = _digest(files)
-    graphs = [(plan, one) for plan, one in named.items() if f"{one.__module__}:{one.__qualname__}" == plan]
-    plans += [_graph(plan, one, digest) for plan, one in graphs if len(plan) <= _NAME_MAX and _builds(one)]
+    for name, one in list(vars(there).items()):
+        plan = f"{module_name}:{name}"
+        own = inspect.isfunction(one) and plan == f"{one.__module__}:{one.__qualname__}"
+        if own and len(plan) <= NAME_MAX and _builds(one):
+            plans.append(_graph(plan, one, digest))
     return {"plans": plans, "files": files, "fingerprint": digest}
 
 
@@ -83,8 +85,12 @@ def _described(plan: str, cls: type[BaseLoopScript]) -> dict[str, Any]:
 def _description(cls: type[BaseLoopScript]) -> str:
     given = getattr(cls, "description", "")
     if isinstance(given, property) or not isinstance(given, str) or not given.strip():
-        given = (cls.__doc__ or "").strip().partition("\n\n")[0]
+        return _summary(cls.__doc__)
     return " ".join(given.split())[:_DESCRIPTION_MAX]
+
+
+def _summary(doc: str | None) -> str:
+    return " ".join((doc or "").strip().partition("\n\n")[0].split())[:_DESCRIPTION_MAX]
 
 
 def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
@@ -131,9 +137,12 @@ def _builds(found: Callable[..., Any]) -> bool:
         return False
     says = signature.return_annotation
     name = str(says if isinstance(says, str) else getattr(says, "__name__", ""))
-    alone = "context" not in signature.parameters
-    alone = alone and all(one.kind is not one.POSITIONAL_ONLY for one in signature.parameters.values())
-    return name.rpartition(".")[2] == "Workflow" and alone and not found.__name__.startswith("_")
+    return (
+        name.rpartition(".")[2] == "Workflow"
+        and not found.__name__.startswith("_")
+        and "context" not in signature.parameters
+        and all(one.kind is not one.POSITIONAL_ONLY for one in signature.parameters.values())
+    )
 
 
 def _graph(plan: str, build: Callable[..., Any], digest: str) -> dict[str, Any]:
@@ -144,15 +153,15 @@ def _graph(plan: str, build: Callable[..., Any], digest: str) -> dict[str, Any]:
         hints = {}
     known = inspect.signature(build).parameters.values()
     named = [one for one in known if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    text = " ".join((build.__doc__ or "").strip().partition("\n\n")[0].split())[:_DESCRIPTION_MAX]
-    described: dict[str, Any] = {
+    return {
         "plan": plan,
         "kind": "graph",
         "name": build.__name__,
-        "description": text,
+        "description": _summary(build.__doc__),
         "fingerprint": digest,
+        "options": [_parameter(one, hints.get(one.name)) for one in named],
+        "error": None,
     }
-    return described | {"options": [_parameter(one, hints.get(one.name)) for one in named], "error": None}
 
 
 def _parameter(one: inspect.Parameter, hint: Any) -> dict[str, Any]:

@@ -25,8 +25,8 @@ W = TypeVar("W", Live, Waiting)
 
 #: Most bytes of one message of a host: enough for a decision with a thousand picks, or a page.
 MESSAGE_MAX = 4 * 1024 * 1024
-#: Most characters of a text about an error.
-TEXT_MAX = 4000
+#: Most characters of a text about an error, and of a name.
+TEXT_MAX, NAME_MAX = 4000, 200
 
 
 #: Most bytes of a frame's head, and of one chunk of its value.
