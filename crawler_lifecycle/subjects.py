@@ -535,8 +535,8 @@ def _began(row: Document) -> Cell:
     if number is None:
         return None
     # A due time gives its graph a key that is like the id of its request.
-    key = quote(str(row.get("request_id")).replace("/", "."), safe="") if kind == "graph" else number
-    return Link(f"{kind} {number}", f"/{kind}s/{key}")
+    key = str(row.get("request_id")).replace("/", ".")
+    return Link(f"{kind} {number}", GRAPH.path(key) if kind == "graph" else f"/{kind}s/{number}")
 
 
 def _with(row: Document) -> str:

@@ -22,7 +22,7 @@ from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import AddJobs, StartManager
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.options import Option, command_line, options_of, values_of
+from crawler_lifecycle.gateway.page.parts.options import Option, command_line, options_of, read_json, values_of
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_MANAGER, PlanRow
 from crawler_lifecycle.web.problems import Problem, of_error, refused
@@ -62,9 +62,9 @@ class Beginnings:
 
     async def fields(self, plan: PlanRow) -> list[Option]:
         """Return the fields for the options of a plan. The form has other fields for name and flow id."""
-        options = [one for one in options_of(plan) if one.name not in ("--flow-id",)]
+        own = ("--flow-id", "name") if plan.kind == PLAN_MANAGER else ("--flow-id",)
+        options = [one for one in options_of(plan) if one.name not in own]
         if plan.kind == PLAN_MANAGER:
-            options = [one for one in options if one.name != "name"]
             pools = self.managers.managers.known_pools
             named = sorted(pools.named) if pools.counted else []
             options = [replace(one, choices=named) if one.name == "--pool" and named else one for one in options]
@@ -80,7 +80,7 @@ class Beginnings:
     async def manager(self, plan: PlanRow, options: Sequence[Option], given: Mapping[str, str]) -> str:
         """Start a manager, and return the address of its page."""
         values, places = values_of(options, given), list[str]()
-        body = _common(given) | {name: given[name].strip() for name in ("flow_id",) if name in given}
+        body = _common(given) | ({"flow_id": given["flow_id"].strip()} if "flow_id" in given else {})
         if plan.plan == BUILT_IN:
             own = {_EACH[name]: value for name, value in values.items()}
             body |= {"crawler": own.pop("crawler")}
@@ -121,7 +121,7 @@ class Beginnings:
 
     async def graph(self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]) -> str:
         """Start a graph, and return the address of its page. Its only step calls the function that builds the rest."""
-        body = _common(given) | {name: given[name] for name in ("id",) if name in given}
+        body = _common(given) | ({"id": given["id"]} if "id" in given else {})
         if plan is None:
             body["steps"] = _json("steps", given.get("steps", ""), list)
             body |= {"context": _json("context", given["context"], dict)} if "context" in given else {}
@@ -235,8 +235,8 @@ def _object(field: str, n: int, line: str) -> dict[str, Any]:
 
 def _json(field: str, text: str, kind: type) -> Any:
     try:
-        found = Option(field, "json", "", None, True, (), None).read(text)
-    except ValueError:
+        found = read_json(text)
+    except (ValueError, RecursionError, Problem):
         found = None
     if not isinstance(found, kind):
         raise refused(field, "give a JSON list of steps" if kind is list else 'give a JSON object, such as {"day": 1}')

@@ -54,13 +54,10 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         states = filters.state or [JobState.STARTING, JobState.STARTED]
         page = views.jobs(manager.manager_id, filters.model_copy(update={"state": states}))
         values: dict[str, Any] = {"manager": manager, "jobs": page.jobs, "states": list(JobState), "chosen": states}
-        values |= {"more": next_page(filters, page.next_page_token), "now": clock()}
-        ended = managers.count_ended(manager.workflow_id, clock() - HOUR)
-        values |= {
-            "sentence": sentence(manager),
-            "parts_shown": parts_of(manager),
-            "pace": Pace.of(manager, ended, clock()),
-        }
+        now = clock()
+        ended = managers.count_ended(manager.workflow_id, now - HOUR)
+        values |= {"more": next_page(filters, page.next_page_token), "now": now, "pace": Pace.of(manager, ended, now)}
+        values |= {"sentence": sentence(manager), "parts_shown": parts_of(manager)}
         values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
         return answer(request, "manager.html", output=managers.manager_output(manager.manager_id), **values)
 

@@ -39,17 +39,17 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
     A job is counted once. The counters of good and bad ends also count each end of a run that a person resumed, and no
     end that came after the manager's own: only as many are told apart as there are ended jobs.
     """
-    jobs = manager.jobs.model_dump()
-    good = min(manager.jobs.good, manager.jobs.ended)
-    bad = min(manager.jobs.bad, manager.jobs.ended - good)
+    jobs = manager.jobs
+    good = min(jobs.good, jobs.ended)
+    bad = min(jobs.bad, jobs.ended - good)
     here, runs = f"/managers/{manager.manager_id}", {"parent": manager.workflow_id}
     found: Mapping[str, tuple[int, str]] = {
-        "waiting": (sum(jobs[name] for name in WAITING), here + query({"state": WAITING}) + "#jobs"),
-        "running": (sum(jobs[name] for name in LIVE), here + query({"state": LIVE}) + "#jobs"),
+        "waiting": (_waits(manager), here + query({"state": WAITING}) + "#jobs"),
+        "running": (manager.live, here + query({"state": LIVE}) + "#jobs"),
         "succeeded": (good, "/" + query({**runs, "status": RunStatus.COMPLETED})),
         "failed": (bad, "/" + query({**runs, "status": RunStatus.FAILED})),
-        "ended": (manager.jobs.ended - good - bad, here + query({"state": "ended"}) + "#jobs"),
-        "skipped": (manager.jobs.skipped, here + query({"state": "skipped"}) + "#jobs"),
+        "ended": (jobs.ended - good - bad, here + query({"state": "ended"}) + "#jobs"),
+        "skipped": (jobs.skipped, here + query({"state": "skipped"}) + "#jobs"),
     }
     there = {kind: one for kind, one in found.items() if one[0] > 0}
     every, room = sum(count for count, _ in there.values()), WIDTH - LEAST * len(there)

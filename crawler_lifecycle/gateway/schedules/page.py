@@ -190,19 +190,14 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
     def shown(request: Request, row: ScheduleRow, filters: DueFilters) -> Response:
         now, (due, token) = clock(), views.due(row, filters)
         newest, (spec, unreadable) = schedules.list_due(row.schedule_id, None, READ), _read(row)
-        schedule, comes = views.of(row), None if row.paused_at else spec
+        schedule, zone, comes = views.of(row), zone_of(row), None if row.paused_at else spec
         values: dict[str, Any] = {"schedule": schedule, "next": _next(row, comes, now, NEXT), "due": due, "now": now}
         values |= {"more": next_page(filters, token), "definition": put_form(row.definition), "page_of": path_of}
         values |= {"unreadable": unreadable, "days": calendar(schedules, row, comes, newest, now), "read": len(newest)}
         values["facts"] = [one for one in SCHEDULE.known(schedule.model_dump()) if one[0] in _NAMED]
         values["failure"] = next((one for one in newest if one.trouble), None)
-        values |= {"seen": int(newest[0].due_at.timestamp()) if newest else 0, "zone": zone_of(row)}
-        values |= {
-            "today": now.astimezone(zone_of(row)).date(),
-            "marks": MARKS,
-            "counted": COUNTED,
-            "overlaps": OVERLAPS,
-        }
+        values |= {"seen": int(newest[0].due_at.timestamp()) if newest else 0, "overlaps": OVERLAPS}
+        values |= {"zone": zone, "today": now.astimezone(zone).date(), "marks": MARKS, "counted": COUNTED}
         return answer(request, "schedule.html", filters=filters, **values)
 
     @app.post("/schedules/{name}", operation_id="pressSchedule", include_in_schema=False)
@@ -251,7 +246,8 @@ def _read(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
 def _next(row: ScheduleRow, spec: ScheduleSpec | None, now: datetime, count: int) -> list[datetime]:
     """Return the next due times in the time zone of the schedule."""
     found = spec.due_times(now, now + AHEAD) if spec and not row.paused_at and not row.deleted_at else ()
-    return [one.astimezone(zone_of(row)) for one in itertools.islice(found, count)]
+    zone = zone_of(row)
+    return [one.astimezone(zone) for one in itertools.islice(found, count)]
 
 
 async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:

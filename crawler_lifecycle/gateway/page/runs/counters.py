@@ -40,7 +40,6 @@ def counters_of(run: RunDetail, events: Sequence[Event], now: datetime) -> Count
         for one in events
         if one.attempt == run.attempt and one.type in ("run.changed", "run.ended")
     ]
-    found.sort(key=lambda row: row[0])
     found.append((run.ended_at or min(run.last_progress_at or now, now), [getattr(run, name) for name in names]))
     rows = [row for row in sorted(found, key=lambda row: row[0]) if any(one is not None for one in row[1])]
     rows = [row for n, row in enumerate(rows) if n == 0 or row[1] != rows[n - 1][1] or n == len(rows) - 1]
