@@ -26,6 +26,7 @@ _OURS = "crawler_lifecycle"
 #: Most source files to watch for changes of a plan.
 FILES_MAX = 500
 _DESCRIPTION_MAX, _HELP_MAX, _DEFAULT_MAX = 500, 300, 300
+_UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class NotUsable(Exception):
@@ -84,9 +85,8 @@ def _described(plan: str, cls: type[BaseLoopScript]) -> dict[str, Any]:
 
 def _description(cls: type[BaseLoopScript]) -> str:
     given = getattr(cls, "description", "")
-    if isinstance(given, property) or not isinstance(given, str) or not given.strip():
-        return _summary(cls.__doc__)
-    return " ".join(given.split())[:_DESCRIPTION_MAX]
+    own = isinstance(given, str) and bool(given.strip())
+    return " ".join(given.split())[:_DESCRIPTION_MAX] if own else _summary(cls.__doc__)
 
 
 def _summary(doc: str | None) -> str:
@@ -147,19 +147,17 @@ def _builds(found: Callable[..., Any]) -> bool:
 
 def _graph(plan: str, build: Callable[..., Any], digest: str) -> dict[str, Any]:
     """Return the description of a function that builds a graph. Its parameters are its options."""
-    try:
+    hints = dict[str, Any]()
+    with contextlib.suppress(Exception):  # a name in an annotation may exist for type checkers only
         hints = get_type_hints(build)
-    except Exception:  # a name in an annotation may exist for type checkers only
-        hints = {}
     known = inspect.signature(build).parameters.values()
-    named = [one for one in known if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     return {
         "plan": plan,
         "kind": "graph",
         "name": build.__name__,
         "description": _summary(build.__doc__),
         "fingerprint": digest,
-        "options": [_parameter(one, hints.get(one.name)) for one in named],
+        "options": [_parameter(one, hints.get(one.name)) for one in known if one.kind not in _UNNAMED],
         "error": None,
     }
 
