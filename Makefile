@@ -71,11 +71,12 @@ STACK := tests/e2e/test_readme.py
 # What plays beside something else tells its output when it is over.
 held = told=$$($(1) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
 
-# What waits or has one processor's work to do runs beside what has more: types and the stack beside compiling and the tests.
+# What waits or has one processor's work to do runs beside what has more: types and compiling, then the tests and the stack.
 test: lint
-	@$(MAKE) --no-print-directory -j3 types test-stack test-together
+	@$(MAKE) --no-print-directory -j2 types $(COMPILED)
+	@$(MAKE) --no-print-directory -j2 test-together test-stack
 
-test-together: $(COMPILED)
+test-together: env
 	@$(PY) -m pytest -q $(TOGETHER)
 
 test-stack: env
@@ -128,7 +129,7 @@ image-lint: env
 	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile images/plans/Dockerfile
 
 types: env
-	@$(call held,$(PY) -m mypy)
+	@$(PY) -m mypy
 
 fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
