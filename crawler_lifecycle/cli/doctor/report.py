@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,15 @@ def of_error(check: str, error: object, *, level: Level = "bad", cure: str | Non
     return Line(check, level, what or last, last if what else cure)
 
 
+def old(check: str, product: str, version: str, least: tuple[int, int], lacks: str) -> list[Line]:
+    """Return a finding if ``version`` is older than ``least``; none for a version that cannot be read."""
+    found = re.search(r"(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) >= least:
+        return []
+    needed = ".".join(map(str, least))
+    return [bad(check, f"{product} {version} is too old: {lacks}", f"upgrade {product} to {needed} or newer")]
+
+
 def counted(number: int, what: str) -> str:
     """Return a number with a noun: ``1 crawler``, ``2 crawlers``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
@@ -104,6 +114,8 @@ class Context:
     fix: bool = False
     limit_s: float = 15.0
     token: str | None = None
+    services: str | None = None
+    """The namespace of our services, whose accounts are checked; ``None``: only our own rights are checked."""
 
     @property
     def call_s(self) -> float:

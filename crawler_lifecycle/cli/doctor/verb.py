@@ -35,16 +35,25 @@ def doctor(
         Path | None, Parameter(help="check the stack of crawlctl dev in this folder; default: the nearest .crawl")
     ] = None,
     settings: Annotated[bool, Parameter(negative=(), help="also show every setting and its source")] = False,
+    cluster: Annotated[
+        bool, Parameter(negative=(), help="check Kubernetes, Temporal and the database before or after an installation")
+    ] = False,
+    services: Annotated[
+        str, Parameter(help="with --cluster: the namespace of the services, whose accounts need rights")
+    ] = "crawler-lifecycle",
 ) -> int:
     """Check everything that a run needs: settings, versions, Temporal, database, services, archive, clock, limits.
 
     Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is changed without
     --fix, except for probes that are removed again (a file in the archive, a control group).
+
+    With --cluster, from any machine with a kubeconfig: the versions, rights of each service account, namespaces and
+    clocks of the systems that an installation needs.
     """
     keep_files_private()  # with --fix a check may make a database
     from .report import load, run
 
-    context, in_force, problem = _prepare(fix, state_dir)
+    context, in_force, problem = _prepare(fix, state_dir, services if cluster else None)
     lines: list[Line] = []
     checks, where = _here(_checks(context.settings), context)
     if context.settings is not None:
@@ -65,7 +74,9 @@ def doctor(
     return Exit.ERROR if counts["bad"] else Exit.DONE
 
 
-def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Document], Sequence[Line]]:
+def _prepare(
+    fix: bool, state_dir: Path | None, services: str | None
+) -> tuple[Context, Sequence[Document], Sequence[Line]]:
     from crawler_lifecycle import redaction
     from crawler_lifecycle.clusters.kind import kind_of
     from crawler_lifecycle.domain.errors import InvalidRequest
@@ -83,6 +94,8 @@ def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Docum
     secrets = redaction.secrets_of_environment(os.environ) | ({token} if token else set())
     redactor = redaction.Redactor(secrets)
     limit_s = current().timeout_s or LIMIT_S
+    if services is not None:
+        os.environ["LIFECYCLE_CLUSTER__KIND"] = "kubernetes"
     try:
         settings = Settings.load()
         kind_of(settings.cluster)
@@ -90,7 +103,7 @@ def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Docum
         wrong = bad("settings", redactor.text(str(error)), "correct it; checks that need settings were not run")
         return Context(None, found, redactor, fix, limit_s, token), (), (wrong,)
     line = ok("settings", f"addresses come from {found.dev_json}" if found.dev_json else "all are valid")
-    context = Context(settings, found, redactor, fix, limit_s, token)
+    context = Context(settings, found, redactor, fix, limit_s, token, services)
     return context, sources.in_force(settings, found, redactor), (line,)
 
 
@@ -132,7 +145,9 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     mine = None
     if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
         mine = resolve_name(asked)()
-    if context.sources.alone:
+    if context.services is not None:
+        wanted, who = component.INSTALLATION, "only what an installation needs is checked"
+    elif context.sources.alone:
         wanted, who = component.NAMED, "only the address of a gateway is set: only the report of the gateway is checked"
     elif mine is not None:
         wanted, who = component.OWN | component.USES[mine], f"this is {mine}: only the parts that it uses are checked"

@@ -15,7 +15,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import SYSTEM
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_REVIEWS = "/apis/authorization.k8s.io/v1"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 #: Parallel questions to the API server.
 THREADS = 8
@@ -129,25 +129,35 @@ def granted(component: str) -> Sequence[Right]:
     return ROLES[role] if role is not None else ()
 
 
-def missing(api: Api, rights: Iterable[Right]) -> set[Right]:
-    """Return the rights that we lack in the namespace of the crawls. Raises ``ApiError``."""
+def missing(api: Api, rights: Iterable[Right], user: str | None = None) -> set[Right]:
+    """Return the rights that ``user`` lacks in the namespace of the crawls; without a user, those that we lack.
+
+    Raises ``ApiError``, with the status 403 when we may not ask about other users.
+    """
     wanted = sorted(set(rights))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="rights") as threads:
         return {
-            right for right, has in zip(wanted, threads.map(lambda one: _has(api, one), wanted), strict=True) if not has
+            right
+            for right, has in zip(wanted, threads.map(lambda one: _has(api, one, user), wanted), strict=True)
+            if not has
         }
 
 
-def _has(api: Api, right: Right) -> bool:
+def _has(api: Api, right: Right, user: str | None) -> bool:
     resource, _, sub = right.resource.partition("/")
     asked = {"namespace": api.namespace, "verb": right.verb, "group": right.group, "resource": resource}
     if sub:
         asked["subresource"] = sub
     if resource == "namespaces":
         asked["namespace"] = asked["name"] = right.name or api.namespace
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
-    }
-    return json.loads(api.post(_REVIEWS, body))["status"].get("allowed") is True
+    kind, spec = "SelfSubjectAccessReview", {"resourceAttributes": asked}
+    if user is not None:
+        kind, spec = "SubjectAccessReview", {**spec, "user": user, "groups": _groups(user)}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    return json.loads(api.post(f"{_REVIEWS}/{kind.lower()}s", body))["status"].get("allowed") is True
+
+
+def _groups(user: str) -> list[str]:
+    """Return the groups of a service account. A review has only those that it names."""
+    namespace = user.split(":")[2]
+    return ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]

@@ -98,6 +98,50 @@ def held(api: FakeApiServer, name: str, *, hours: float) -> None:
     api.store.create(PODS, ("crawls", name), pod)
 
 
+def look_for(api: FakeApiServer, services: str) -> list[Line]:
+    """What the doctor finds about the rights of the accounts in that namespace."""
+    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}})
+    lines = cluster.check_cluster(Context(known, Sources({}), Redactor(set()), services=services))
+    return [one for one in lines if one.check == "rights"]
+
+
+def test_the_rights_of_each_account_are_asked_for(api: FakeApiServer) -> None:
+    assert [one.text for one in look_for(api, "fleet-a")] == [
+        "every service account of fleet-a has its rights in crawls"
+    ]
+    asked = [r.body["spec"] for r in api.requests if r.path.endswith("/subjectaccessreviews")]
+    assert {one["user"] for one in asked} == {f"system:serviceaccount:fleet-a:{name}" for name in rbac.COMPONENTS}
+    groups = ["system:authenticated", "system:serviceaccounts", "system:serviceaccounts:fleet-a"]
+    assert all(one["groups"] == groups for one in asked)
+    api.deny("delete", "pods")
+    api.deny("list", "events")
+    lines = look_for(api, "fleet-a")
+    assert [one.text for one in lines if one.level == "bad"] == [
+        f"system:serviceaccount:fleet-a:{name} may not delete pods in crawls"
+        for name in ("worker-control", "worker-audit")
+    ]
+    assert sum(one.level == "warn" for one in lines) == 3
+
+
+def test_who_may_not_ask_for_the_rights_of_others_hears_it_and_its_own(api: FakeApiServer) -> None:
+    api.deny("create", "subjectaccessreviews")
+    lines = look_for(api, "fleet-a")
+    assert [one.level for one in lines] == ["warn", "ok"]
+    assert "only its own were checked" in lines[0].text
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("v1.29.9-eks-1", "bad"), ("v1.30.0", "ok"), ("v1.4.0", "bad"), ("v2.0", "ok"), ("odd", "ok"), ("", "ok")],
+)
+def test_a_cluster_that_is_too_old_is_named(api: FakeApiServer, version: str, level: str) -> None:
+    api.routes.version = {"gitVersion": version}
+    lines = of(look(api), "cluster")
+    assert [one for one, _ in lines] == (["ok", "bad"] if level == "bad" else ["ok"])
+    if level == "bad":
+        assert lines[1][1].startswith(f"Kubernetes {version} is too old: ")
+
+
 # --- reaching it ---------------------------------------------------------------------------------------------------
 
 

@@ -409,6 +409,31 @@ def test_search_attributes() -> None:
     assert "CrawlRunId is Keyword, not Int" in wrong.text
 
 
+@pytest.mark.parametrize(
+    ("version", "least", "is_old"),
+    [
+        *[("8.0.15", (8, 0), False), ("5.7.44-log", (8, 0), True)],
+        *[("10.6.0-MariaDB", (10, 6), False), ("10.11.6", (10, 6), False), ("10.5.23", (10, 6), True)],
+        *[("1.31.0-151.2", (1, 31), False), ("", (1, 31), False)],
+    ],
+)
+def test_a_server_that_is_too_old_is_named(version: str, least: tuple[int, int], is_old: bool) -> None:
+    lines = report.old("database", "it", version, least, "it lacks something")
+    assert bool(lines) is is_old
+    if is_old:
+        text = f"it {version} is too old: it lacks something"
+        assert lines == [report.bad("database", text, f"upgrade it to {least[0]}.{least[1]} or newer")]
+
+
+def test_an_installation_is_checked_whatever_the_settings_say_of_the_cluster(doctor: Any, tmp_path: Path) -> None:
+    result = doctor("--cluster", LIFECYCLE_CLUSTER__KUBECONFIG=str(tmp_path / "none"))
+    assert result.code == 1
+    checks = {one["check"] for one in result.json["checks"]}
+    assert checks >= {"component", "temporal", "cluster"}
+    assert not checks & {"catalogue", "scheduler", "gateway", "disk"}
+    assert found(result, "cluster")[0][0] == "bad"
+
+
 def _pollers(alive: int, version: Version = None) -> list[Poller]:
     return [Poller(version, 1.0, True)] * alive
 

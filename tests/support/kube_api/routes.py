@@ -21,6 +21,8 @@ _PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
     r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
 )
+_REVIEWS = "/apis/authorization.k8s.io/v1"
+_REVIEW = Kind("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -93,7 +95,10 @@ class Routes:
         """Raises ``Problem``."""
         if wanted.path == "/version":
             return Reply(200, self.version)
-        if wanted.path.startswith("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"):
+        if wanted.path == f"{_REVIEWS}/selfsubjectaccessreviews":
+            return self._may(wanted)
+        if wanted.path == f"{_REVIEWS}/subjectaccessreviews":
+            self._allow(wanted.user, "create", Place(_REVIEW, None, None, None))
             return self._may(wanted)
         place = self._place(wanted.path)
         verb = _verb(wanted, place)
@@ -135,8 +140,7 @@ class Routes:
         resource = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
         allowed = not self._denied(asked["verb"], resource, asked.get("name"))
         status = {"allowed": allowed, **({} if allowed else {"reason": "no RBAC policy matched"})}
-        kind = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
-        return Reply(201, {**kind, **wanted.body, "status": status})
+        return Reply(201, {**wanted.body, "status": status})
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli import cluster_access
-from crawler_lifecycle.cli.doctor.report import Context, Line, bad, clock_line, ok, warn
+from crawler_lifecycle.cli.doctor.report import Context, Line, bad, clock_line, ok, old, warn
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 
 from . import cluster_objects as objects
@@ -17,10 +17,13 @@ from .cluster_objects import APPLY, ASK_AGAIN
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.rbac import Right
     from crawler_lifecycle.settings import Settings
 
 #: Uncertainty of the server's clock in seconds: its Date header only has whole seconds.
 DATE_S = 0.6
+#: The oldest Kubernetes that is supported, and what an older one lacks.
+LEAST, LACKS = (1, 30), "it starts another pod of a Job while the last one still executes"
 
 
 def check_cluster(context: Context) -> Sequence[Line]:
@@ -39,17 +42,18 @@ def check_cluster(context: Context) -> Sequence[Line]:
         return [bad("cluster", str(error), cure)]
     except ClusterUnavailable as error:
         return [bad("cluster", str(error), cluster_access.failed(error).next_step)]
-    return [ok("cluster", f"{api.host} answers, {version}"), *_of(api, settings)]
+    answers = [ok("cluster", f"{api.host} answers, {version}"), *old("cluster", "Kubernetes", version, LEAST, LACKS)]
+    return [*answers, *_of(api, settings, context.services)]
 
 
-def _of(api: Api, settings: Settings) -> list[Line]:
+def _of(api: Api, settings: Settings, services: str | None) -> list[Line]:
     lines = [] if api.skew_s is None else [clock_line("the Kubernetes API", api.skew_s, DATE_S)]
     namespace = _namespace(api)
     lines += namespace
     if any(line.level == "bad" for line in namespace):
         return [*lines, *objects.left_over(api)]
     checks: Sequence[Callable[[], Sequence[Line]]] = (
-        lambda: _rights(api),
+        lambda: _rights(api) if services is None else _rights_of_accounts(api, services),
         lambda: objects.quotas(api),
         lambda: objects.accounts(api, settings),
         lambda: objects.pull_secrets(api, settings),
@@ -122,14 +126,40 @@ def _rights(api: Api) -> list[Line]:
     lacking = rbac.missing(api, [right for role in components.values() for right in rbac.ROLES[role]])
     lines = []
     for role in dict.fromkeys(components.values()):
-        who = f"{', '.join(name for name, its in components.items() if its == role)}: {me or 'this account'} may not"
-        those = sorted(right for right in rbac.ROLES[role] if right in lacking)
-        if needed := ", ".join(str(one) for one in those if one not in rbac.DISPENSABLE):
-            lines.append(bad("rights", f"{who} {needed} in {api.namespace}", f"{APPLY} (Role {role} and its binding)"))
-        lines += [
-            warn("rights", f"{who} {one}: {rbac.DISPENSABLE[one]}", f"{APPLY} (Role {role})")
-            for one in those
-            if one in rbac.DISPENSABLE
-        ]
+        who = f"{', '.join(name for name, its in components.items() if its == role)}: {me or 'this account'}"
+        lines += _lacking(api, who, role, lacking)
     whom = "every component has its rights" if mine is None else f"{mine} has its rights"
     return lines or [ok("rights", f"{whom}, checked as {me or 'an unknown account'}")]
+
+
+def _rights_of_accounts(api: Api, services: str) -> list[Line]:
+    """Ask the API server for the rights of each component's service account in the namespace ``services``."""
+    from crawler_lifecycle.clusters.kubernetes import rbac
+    from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
+
+    lines = []
+    for name, role in rbac.COMPONENTS.items():
+        user = f"system:serviceaccount:{services}:{name}"
+        try:
+            lacking = rbac.missing(api, rbac.ROLES[role], user)
+        except Refused:
+            cure = "run this as an administrator, or in the pod of each component: kubectl exec … -- crawlctl doctor"
+            text = "this account may not ask for the rights of others, so only its own were checked"
+            return [warn("rights", text, cure), *_rights(api)]
+        lines += _lacking(api, user, role, lacking)
+    return lines or [ok("rights", f"every service account of {services} has its rights in {api.namespace}")]
+
+
+def _lacking(api: Api, who: str, role: str, lacking: Collection[Right]) -> list[Line]:
+    """Return findings about the rights of a role that are in ``lacking``."""
+    from crawler_lifecycle.clusters.kubernetes import rbac
+
+    those = sorted(right for right in rbac.ROLES[role] if right in lacking)
+    lines = []
+    if needed := ", ".join(str(one) for one in those if one not in rbac.DISPENSABLE):
+        text = f"{who} may not {needed} in {api.namespace}"
+        lines.append(bad("rights", text, f"{APPLY} (Role {role} and its binding)"))
+    for one in those:
+        if one in rbac.DISPENSABLE:
+            lines.append(warn("rights", f"{who} may not {one}: {rbac.DISPENSABLE[one]}", f"{APPLY} (Role {role})"))
+    return lines

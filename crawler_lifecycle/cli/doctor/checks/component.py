@@ -11,6 +11,8 @@ from collections.abc import Mapping
 OWN = frozenset({"environment", "versions", "memory", "disk", "cluster"})
 #: Checks if only a gateway is named.
 NAMED = frozenset({"environment", "versions", "gateway"})
+#: Checks of the systems that an installation needs.
+INSTALLATION = frozenset({"environment", "versions", "temporal", "database", "cluster", "archive", "files"})
 _STORES = frozenset({"temporal", "database"})
 
 #: Deployment -> further checks for its pods. ``deploy/base/services/network.yaml`` only allows these connections.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.cli.doctor.report import Context, Level, Line, bad, clock_line, ok
+from crawler_lifecycle.cli.doctor.report import Context, Level, Line, bad, clock_line, ok, old
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
@@ -17,6 +17,9 @@ MIB = 1024**2
 PACKET_BAD, PACKET_WARN = 4 * MIB, 16 * MIB
 #: Pools of connections: one for each of a worker's four roles, and one for the gateway.
 POOLS = 5
+#: The oldest servers that are supported, and what older ones lack.
+LEAST = {"MySQL": (8, 0), "MariaDB": (10, 6)}
+LACKS = "it does not skip locked rows, so tasks wait for each other"
 #: Our connections are idle for at most this many seconds. The server must keep them for this time.
 IDLE_S = 280
 _NEWER = "run the newer version, or restore a backup from before"
@@ -34,7 +37,10 @@ def check_database(context: Context) -> Sequence[Line]:
         found = diagnose(url)
         after = time.time()
         if found.exists:
+            product, _, version = found.server.partition(" ")
             lines.append(ok("database", f"{found.server} answers"))
+            if product in LEAST:
+                lines += old("database", product, version.split(" ")[0], LEAST[product], LACKS)
         lines.append(_schema(url, found, context.fix))
         if found.exists and file is not None:
             lines += _written(url, file)

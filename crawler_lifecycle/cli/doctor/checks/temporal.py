@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 
-from crawler_lifecycle.cli.doctor.report import Context, Line, bad, clock_line, ok, warn
+from crawler_lifecycle.cli.doctor.report import Context, Line, bad, clock_line, ok, old, warn
 from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import TemporalUnavailable
@@ -16,6 +16,8 @@ from crawler_lifecycle.temporal.operator.server import Server, registration_comm
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
 
+#: The oldest Temporal server that is supported, and what an older one lacks.
+LEAST, LACKS = (1, 31), "it has no fair task queues, and does not tell which workflows are blocked"
 _UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to its address"
 
 
@@ -39,6 +41,7 @@ async def _check(context: Context) -> Sequence[Line]:
     version = await server.version()
     namespace = await _namespace(server)
     lines = [ok("temporal", f"{address} answers" + (f", server {version}" if version else "")), namespace]
+    lines += old("temporal", "the Temporal server", version or "", LEAST, LACKS)
     if namespace.level != "bad":
         lines += [await _search_attributes(server, context.fix), *await queue_lines(server)]
     return lines
