@@ -167,7 +167,9 @@ def show_demo(stack: Stack) -> None:
             run_id = gateway.start({"crawler": stack.first, "requested_by": user()}, str(uuid.uuid4()))["run_id"]
             say(f"run {run_id} of the example crawler {stack.first} has begun: {url}/runs/{run_id}")
             run, _ = RUN.wait_for(gateway, run_id, "ended")
-        print(f"\nrun {run_id} is {run['status']}: {run['pages']} pages, {run['items']} items, such as", flush=True)
+        found = f"{run['pages']} pages, {run['items']} items, such as"
+        print(f"\nrun {run_id} is {run['status']}: {found if run['status'] == 'COMPLETED' else clean(run['cause'])}")
+        sys.stdout.flush()
         items(run_id, limit=ITEMS_SHOWN)
     except CommandFailed as failure:
         return say(f"the example crawler has no result: {clean(failure, lines=True)}")
