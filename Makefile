@@ -242,7 +242,7 @@ test-kubernetes-37: env
 # Hashes only: the locks name no address, so that they work behind any mirror. The image's is a part of the other one.
 COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url
 lock:
-	@$(COMPILE) --extra dev --extra pusher --extra otel --extra parquet --group test --group lint --group build \
+	@$(COMPILE) --extra dev --extra pusher --extra otel --extra parquet --extra mcp --group test --group lint --group build \
 	  pyproject.toml -o requirements.lock
 	@$(COMPILE) --extra dev --group build -c requirements.lock pyproject.toml -o requirements-run.lock
 	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock

@@ -71,6 +71,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "graphs": {"domain", "dev_json"},
     "runner": set(),
     "generic": set(),
+    # A user's folder: it imports what users import.
+    "template": {"managers", "graphs"},
 }
 
 #: Parts whose classes it may name for types alone, under ``if TYPE_CHECKING:``.
@@ -87,7 +89,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "botocore": ("adapters/archive", "adapters/eventbridge.py"),
     "isal": ("adapters/archive",),
     "yaml": ("adapters/catalogue.py", "cli"),
-    "scrapy": ("generic", "runner/inject"),
+    "scrapy": ("generic", "runner/inject", "template"),
+    "mcp": ("cli/mcp.py",),
     "httpx": ("adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py", "cli", "graphs/client.py"),
     "pusher": ("adapters/pusher.py",),
     "pyarrow": ("cli/runs/parquet.py",),

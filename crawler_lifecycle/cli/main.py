@@ -38,9 +38,11 @@ RUNS = {
 SERVICES = {
     "audit": ("admin.audit:audit", "Compare database, cluster and Temporal, and repair differences."),
     "dev": ("stack.dev:dev", "Run everything on this machine until Ctrl-C."),
+    "init": ("stack.init:init", "Make a folder with crawlers, a manager, a graph, a schedule and a test."),
     "worker": ("admin.services:worker", "Run a worker."),
     "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API), or make a token (gateway token new)."),
     "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
+    "mcp": ("mcp:mcp", "Offer runs to an assistant as tools (Model Context Protocol)."),
     "doctor": ("doctor.verb:doctor", "Check everything that a run needs, and show what to do."),
 }
 PROGRAM = {
@@ -193,6 +195,11 @@ def _fail(code: int, text: str) -> int:
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the console script and end the process. Other programs pass the command line in ``words``."""
     exits.leave(run(sys.argv[1:] if words is None else words))
+
+
+def first() -> NoReturn:
+    """Run the console script that has the name of the package. Without words it shows everything at work."""
+    main(sys.argv[1:] or ("dev", "--demo", "--kill"))
 
 
 if __name__ == "__main__":

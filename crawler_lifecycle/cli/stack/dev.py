@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -18,14 +21,20 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import LOOPBACK
+from crawler_lifecycle.cli.output import clean
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import load_settings, say
-from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
+from crawler_lifecycle.cli.runs.items import items
+from crawler_lifecycle.cli.runs.texts import RUN
+from crawler_lifecycle.cli.session import begin, current, load_settings, say
+from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS, user
 from crawler_lifecycle.settings import PREFIX
 
 from . import layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
+
+#: Items of the example crawl to print.
+ITEMS_SHOWN = 3
 
 #: Settings that the stack chooses itself -> the options for them.
 _OPTIONS = {
@@ -52,6 +61,7 @@ def dev(
     ui: Annotated[bool, Parameter(negative=(), help="also run Temporal's web UI; any web page can call it")] = False,
     metrics: Annotated[bool, Parameter(negative=(), help="open a port with the worker's metrics")] = False,
     kill: Annotated[bool, Parameter(negative=(), help="also end running crawls at the end")] = False,
+    demo: Annotated[bool, Parameter(negative=(), help="also run an example crawler, and show its result")] = False,
     recreate: Annotated[
         bool, Parameter(negative=(), help="begin anew; files of the state directory are set aside in a folder of it")
     ] = False,
@@ -103,6 +113,8 @@ def dev(
     try:
         stack.start()
         print(banner(stack, time.monotonic() - begun), flush=True)
+        if demo:
+            show_demo(stack)
         while True:
             signal.pause()
     except KeyboardInterrupt:
@@ -138,10 +150,36 @@ def banner(stack: Stack, seconds: float) -> str:
     lines = [line for line in lines if not line.endswith(" None")]
     here = stack.state_dir == Path(".crawl").absolute()
     gateway = "" if here else f" --gateway {known['gateway']}"
-    example = "start services" if stack.has_examples else "crawler list"
+    example = f"start {stack.first}" if stack.first else "crawler list"
     if stack.layout.site is not None:
         example = f"start {layout.SITE_CRAWLER}"
     return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
+
+
+def show_demo(stack: Stack) -> None:
+    """Run the first example crawler, and print its result and what to type next. An error does not end the stack."""
+    if stack.first is None:
+        return say("this folder has a catalogue of its own, so no example is run; next: crawlctl crawler list")
+    url = str(stack.addresses["gateway"])
+    begin(replace(current(), gateway_url=url))
+    try:
+        with current().gateway() as gateway:
+            run_id = gateway.start({"crawler": stack.first, "requested_by": user()}, str(uuid.uuid4()))["run_id"]
+            say(f"run {run_id} of the example crawler {stack.first} has begun: {url}/runs/{run_id}")
+            run, _ = RUN.wait_for(gateway, run_id, "ended")
+        found = f"{run['pages']} pages, {run['items']} items, such as"
+        print(f"\nrun {run_id} is {run['status']}: {found if run['status'] == 'COMPLETED' else clean(run['cause'])}")
+        sys.stdout.flush()
+        items(run_id, limit=ITEMS_SHOWN)
+    except CommandFailed as failure:
+        return say(f"the example crawler has no result: {clean(failure, lines=True)}")
+    script = Path(sys.executable).with_name("crawlctl")
+    known = "UV" not in os.environ and shutil.which("crawlctl") == str(script)  # uvx changes PATH only for us
+    lines = [] if known or not script.exists() else [f"alias crawlctl={shlex.quote(str(script))}"]
+    lines += [f"crawlctl describe {run_id}", f"crawlctl start {stack.first} --watch", "crawlctl init my-crawls"]
+    print(f"\nnext: open {url}/ in a browser, or type in another terminal, in this folder:", *lines, sep="\n  ")
+    print("Ctrl-C ends all of it", flush=True)
+    return None
 
 
 def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:

@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,6 +37,9 @@ ON_DEMAND = frozenset({"temporal_ui", "metrics"})
 IMAGE_PROJECT = "/opt/crawlers"
 #: Name of the generic crawler, which the catalogue has if a folder of pages is served.
 SITE_CRAWLER = "site"
+
+#: The files of ``crawlctl init``. Its catalogue is offered where there is no other.
+TEMPLATE = Path(__file__).resolve().parents[2] / "template"
 
 #: Settings that the stack chooses itself, because it runs on this machine and in its state directory.
 OWN = (
@@ -269,10 +273,13 @@ def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: b
     """Write a catalogue for this stack, with absolute folders and the real address of the site.
 
     With ``in_images``, crawlers execute in the image of ``images/crawler``, which has the examples in another folder.
+    Without Scrapy, its crawlers are left out.
     """
     import yaml  # imported here, because no other verb needs it
 
     catalogue = yaml.safe_load(source.read_text())
+    if not in_images and find_spec("scrapy") is None:
+        catalogue = [crawler for crawler in catalogue if crawler["kind"] != "scrapy"]
     for crawler in catalogue:
         if "project" in crawler:
             folder = (source.parent / crawler["project"]).resolve()

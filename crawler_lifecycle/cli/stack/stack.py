@@ -23,7 +23,7 @@ from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 from . import processes, temporal_server
-from .layout import Layout, examples_dir, write_crawlers, write_site_crawler
+from .layout import TEMPLATE, Layout, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
 
 #: Order of the shutdown: each part ends before the parts that it needs.
@@ -49,8 +49,8 @@ class Stack:
         self.layout = layout
         self.state_dir = layout.state_dir
         self._say = say
-        #: True if the catalogue is that of the examples.
-        self.has_examples = False
+        #: The crawler to begin with, if the catalogue is not the user's own.
+        self.first: str | None = None
         self._lock: IO[str] | None = None
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
@@ -85,6 +85,7 @@ class Stack:
             cluster_access.check_namespace(cluster_access.connect(self.layout.kubernetes.settings()))
         before = self._before()
         self._end_leftovers(before)
+        temporal_server.fetch(say=self._tell)
         if self.layout.recreate:
             self._set_aside()
         self.layout = plan = replace(self.layout, ports=self.layout.choose_ports(before, self._tell))
@@ -216,7 +217,8 @@ class Stack:
     def _catalogues(self) -> tuple[Path, Path | None]:
         """Return the catalogue for the parts, and a second one: the given one, or that of this folder or the examples.
 
-        If a folder of pages is served, its crawler replaces the examples, or is added to another catalogue.
+        Without a checkout, the crawlers of ``crawlctl init`` are the examples. If a folder of pages is served, its
+        crawler replaces them, or is added to another catalogue.
         """
         plan = self.layout
         chosen = plan.crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
@@ -234,15 +236,15 @@ class Stack:
             return file, beside
         if plan.site is not None and not chosen:
             return generic, None
-        if chosen or examples is None:
+        if chosen or (examples is None and plan.kubernetes is not None):
             cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
             raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
         if plan.kubernetes is not None and plan.kubernetes.settings().image is None:
             cure = "set --image to an image with Scrapy and the examples (docs/deployment.md)"
             raise CommandFailed(Exit.USAGE, "pods of the example crawlers need an image", None, cure)
-        self.has_examples = True
-        target = self.state_dir / "crawlers.yaml"
-        write_crawlers(examples / "crawlers.yaml", target, plan.url("site"), in_images=plan.kubernetes is not None)
+        self.first = "demo" if examples is None else "services"
+        target, site = self.state_dir / "crawlers.yaml", plan.url("site") if plan.has_site else None
+        write_crawlers((examples or TEMPLATE) / "crawlers.yaml", target, site, in_images=plan.kubernetes is not None)
         return target, beside
 
     def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

