@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs bench capacity clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -205,16 +205,18 @@ faults-scrapyd: env
 	@$(PY) -m tools.faults.scrapyd --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3)
 
 # Plain Jobs read by their status, and ours beside them, against what the nodes of kwok know. No root.
-faults-jobs: kube-binaries
-	@$(PY) -m tools.faults.build short
+faults-jobs: kube-binaries toxiproxy
 	@$(PY) -m tools.faults.jobs --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3)
 
 # Three seeds of the newest commit in two minutes, on the dev server of Temporal's SDK: what CI can pay.
 SHORT = $(shell printf '%d' 0x$$(git rev-parse --short=6 HEAD))0
-faults-short: env
-	@$(PY) -m tools.faults.build short
+faults-short: toxiproxy
 	@echo "Temporal is the dev server of its SDK here; make faults plays on production's. The same again: SHORT=$(SHORT)"
-	@$(PY) -m tools.faults --dev --seeds 3 --minutes 1.5 --seed $(SHORT)
+	@$(PY) -m tools.faults --dev --seeds 3 --minutes 1.2 --seed $(SHORT)
+
+# All that a short play, and that of Jobs, needs to have built.
+toxiproxy: env
+	@$(PY) -m tools.faults.build short
 
 # toxiproxy and the production Temporal server, from pinned Go modules, into a cache folder outside of the tree.
 fault-programs: env

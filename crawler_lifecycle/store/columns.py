@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,6 +71,17 @@ def json_text(value: object) -> str:
     if isinstance(value, JsonText):
         return value
     return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def compressed(text: str) -> bytes:
+    """Return a long text as ``COMPRESS`` of MySQL and MariaDB makes it, so that ``UNCOMPRESS`` shows it to people."""
+    data = text.encode()
+    return len(data).to_bytes(4, "little") + zlib.compress(data)
+
+
+def uncompressed(data: bytes | None) -> str:
+    """Return the text of ``compressed``, or an empty text."""
+    return zlib.decompress(data[4:]).decode() if data else ""
 
 
 class Words(TypeDecorator[str]):

@@ -216,21 +216,25 @@ def test_every_lie_is_found(lie: str) -> None:
     assert any(re.search(told, line) for line in found), found
 
 
-def test_in_a_short_play_some_faults_may_meet_nobody_but_not_most() -> None:
+def test_in_a_short_play_faults_may_meet_nobody_but_not_all() -> None:
     evidence = honest()
     first = evidence.faults[0]
     evidence.faults.append(replace(first, did={"processes dead": 0}))
     assert any("did nothing" in line for line in judge(evidence))
     evidence.short = True
-    assert len([line for line in judge(evidence) if "did nothing" in line]) == 1, "one of two"
-    evidence.faults.append(first)
-    assert not any("did nothing" in line for line in judge(evidence)), "one of three"
+    assert not any("did nothing" in line for line in judge(evidence)), "one of two"
+    evidence.faults.remove(first)
+    assert any("did nothing" in line for line in judge(evidence)), "one of one"
 
 
-@pytest.mark.parametrize(("short", "seconds"), [(False, LATE_S), (True, SHORT_LATE_S)])
-def test_in_a_short_play_a_record_may_be_later(short: bool, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("short", "patience", "seconds"), [(False, 1, LATE_S), (True, 1, SHORT_LATE_S), (True, 1.5, 1.5 * SHORT_LATE_S)]
+)
+def test_in_a_short_play_a_record_may_be_later_and_more_so_on_a_slow_machine(
+    short: bool, patience: float, seconds: float
+) -> None:
     for late_by, good in ((seconds - 1, True), (seconds + 1, False)):
-        evidence = replace(honest(), short=short)
+        evidence = replace(honest(), short=short, patience=patience)
         evidence.seen += late("RUNNING", "over", late_by)
         assert (judge(evidence) == []) is good
 

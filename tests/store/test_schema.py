@@ -21,8 +21,10 @@ from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store import Store, head_version, open_store, read_schema, recreate, sqlite_file, upgrade
+from crawler_lifecycle.store.columns import compressed
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema
+from crawler_lifecycle.store.runs.tables import task_log
 from crawler_lifecycle.store.tables import metadata
 from tools.schema import fingerprint, statements
 
@@ -118,6 +120,7 @@ FROZEN = {
     "0001.sqlite.sql": "ca852454ce158c9b",
     "0001_first_schema.py": "77da91be64e8e062",
     "0002_fingerprint.py": "0c5cb3a51b0bc926",
+    "0003_compressed_logs.py": "feb4bb84a675098e",
 }
 
 
@@ -130,7 +133,7 @@ def test_a_migration_that_landed_never_changes() -> None:
 OLDER = ["DROP TABLE crawler_memory", "ALTER TABLE task_history RENAME COLUMN retry_note TO former"]
 
 
-@pytest.mark.parametrize("version", ["0001", "0002", "none"])
+@pytest.mark.parametrize("version", ["0001", "0002", "0003", "none"])
 def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(empty_url: str, version: str) -> None:
     upgrade(empty_url)
     write(empty_url, *OLDER, f"UPDATE alembic_version SET version_num = '{version}'")
@@ -158,7 +161,10 @@ def migrate(url: str, to: str) -> None:
     with engine.begin() as connection:
         config = schema._config()
         config.attributes["connection"] = connection
-        (command.downgrade if to == "base" else command.upgrade)(config, to)
+        older = [None, *schema.known_versions()].index(to if to != "base" else None)
+        now = MigrationContext.configure(connection).get_current_revision()
+        down = older < [None, *schema.known_versions()].index(now)
+        (command.downgrade if down else command.upgrade)(config, to)
     engine.dispose()
 
 
@@ -190,7 +196,7 @@ def test_a_build_with_another_migration_of_the_same_number_is_told_apart(empty_u
             use(empty_url)
 
 
-@pytest.mark.parametrize("version", [None, "0001", "0002", "0999"])
+@pytest.mark.parametrize("version", [None, "0001", "0002", "0003", "0999"])
 def test_a_database_with_records_that_can_be_used_is_not_created_anew(empty_url: str, version: str | None) -> None:
     upgrade(empty_url)
     write(
@@ -248,6 +254,25 @@ def test_an_upgrade_of_what_is_there_writes_nothing(empty_url: str, monkeypatch:
     assert read_schema(empty_url).version == head_version()
 
 
+def test_logs_are_read_after_an_upgrade_and_by_the_build_before(empty_url: str) -> None:
+    migrate(empty_url, "0002")
+    with closing(open_store(empty_url)) as store:
+        store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
+        log = "INSERT INTO task_log (task_id, log_tail) VALUES (1, 'ü\n')"
+        write(empty_url, log)
+        upgrade(empty_url)
+        assert store.tasks.log_tail(1) == "ü\n"
+        engine = engine_of(empty_url)
+        with engine.begin() as connection:
+            values = {"log_tail": "", "compressed": compressed("ü and ß\n")}
+            connection.execute(sa.update(task_log).values(**values))
+        assert store.tasks.log_tail(1) == "ü and ß\n"
+        migrate(empty_url, "0002")
+        with engine.connect() as connection:
+            assert connection.execute(sa.text("SELECT * FROM task_log")).all() == [(1, "ü and ß\n")]
+        engine.dispose()
+
+
 def test_downgrade_leaves_nothing(empty_url: str) -> None:
     upgrade(empty_url)
     migrate(empty_url, "base")
@@ -277,13 +302,13 @@ def test_ping_names_versions_and_the_cure(store: Store, empty_url: str) -> None:
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
     write(empty_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0002.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0003.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
     assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
     write(empty_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0002.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0003.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)

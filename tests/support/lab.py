@@ -53,7 +53,7 @@ OF_LATENESS = ("late", "repair")
 NO_RETRIES = Retries(max=0)
 
 #: What the server says when no worker has answered a question in the server's own time.
-_NO_ANSWER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNAVAILABLE)
+NO_ANSWER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNAVAILABLE)
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ class Lab:
             try:
                 snapshot = await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
             except RPCError as error:
-                if error.status not in _NO_ANSWER:
+                if error.status not in NO_ANSWER:
                     raise
                 last = str(error)
             else:

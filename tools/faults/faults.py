@@ -117,7 +117,7 @@ class Faults:
     def _draw(self) -> tuple[str, str]:
         """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
         if not self._deck:
-            none = ("postgres", "all of ours") if self.world.dev else ()
+            none = {"postgres", "all of ours", *OURS} - {*self.world.ours} if self.world.dev else ()
             for kind, names in self.kinds.items():
                 if whom := [one for one in names if self.only in f"{kind} of {one}" and one not in none]:
                     self._deck.append((kind, self.dice.choice(whom)))
@@ -265,7 +265,7 @@ class Faults:
 
     def _away(self, label: str, whom: str) -> Strike:
         """Nothing of ours is up for a while, and everything comes back at once."""
-        parts = [self.world.parts[name] for name in OURS]
+        parts = [self.world.parts[name] for name in self.world.ours]
         dead = sum(part.kill() for part in parts)
         for part in parts:
             part.tick()
@@ -286,7 +286,7 @@ class Faults:
         copy, lost = world.copy(whom), dict[str, float]()
 
         def heal() -> None:
-            for name in OURS:
+            for name in world.ours:
                 world.parts[name].kill()
             before = world.rows(whom)
             world.put_back(whom, copy)

@@ -16,12 +16,11 @@ from tools.faults.parts import stat
 from tools.faults.world import World
 from tools.soak.journal import Process, read_process
 
-GATEWAYS = ("gateway-1", "gateway-2")
 #: Somebody who is not answered asks again, for so long.
 ASKS_S = 120.0
 PACE_S = 2.0
 #: In a short play, which a busy machine plays beside much else: what it has begun must also end there in time.
-SHORT_PACE_S = 4.0
+SHORT_PACE_S = 6.0
 #: A crawl that only a stop ends. All of them are stopped in the end.
 ENDLESS = 3600.0
 SCHEDULE, EVERY = "faults", 15
@@ -73,7 +72,7 @@ class Load:
         self._pool.shutdown(wait=True)
 
     def _ask(self, kind: str, key: str, path: str, body: Any, **more: Any) -> None:
-        order = [self.dice.choice(GATEWAYS) for _ in range(200)]
+        order = [self.dice.choice(self.world.gateways) for _ in range(200)]
         self._pool.submit(self._until_told, order, kind, key, path, body, **more)
 
     def _until_told(
@@ -122,7 +121,7 @@ class Load:
 
         def began(told: dict[str, Any]) -> None:
             path = f"/v1/managers/{told['manager_id']}/jobs"
-            self._until_told([*GATEWAYS] * 60, "jobs", f"{key}-jobs", path, page, then=wanted)
+            self._until_told([*self.world.gateways] * 120, "jobs", f"{key}-jobs", path, page, then=wanted)
 
         def wanted(told: dict[str, Any]) -> None:
             self.wanted |= dict.fromkeys(jobs, "")

@@ -137,7 +137,9 @@ class Evidence:
     due: list[tuple[float, str, int | None]] = field(default_factory=list)
     """When it was due, by its lines: with what became of that, and the run that it began."""
     short: bool = False
-    """A play of seconds beside much else: a fault may meet nobody, but not most of them; a record may be later."""
+    """A play of seconds beside much else: a fault may meet nobody, but not all of them; a record may be later."""
+    patience: float = 1.0
+    """How many times as long as on a machine of its own everything may take; a short play measures it."""
     died: list[str] = field(default_factory=list)
     """Processes of ours that ended, and nobody had killed them."""
 
@@ -177,7 +179,7 @@ def judge(evidence: Evidence) -> list[str]:
         *statuses(evidence),
         *_stops(evidence),
         *_delivered(evidence),
-        *(f"{SETTLE_S:g} s after the faults: {one}" for one in evidence.left),
+        *(f"{SETTLE_S * evidence.patience:.0f} s after the faults: {one}" for one in evidence.left),
         *_planned(evidence),
         *evidence.died,
     ]
@@ -186,7 +188,7 @@ def judge(evidence: Evidence) -> list[str]:
 def statuses(evidence: Evidence) -> list[str]:
     """Those about statuses alone, and about faults that did nothing."""
     idle = [one for one in evidence.faults if not one.happened]
-    told = not evidence.short or 2 * len(idle) >= len(evidence.faults)
+    told = not evidence.short or len(idle) == len(evidence.faults)
     return [*_true(evidence), *(f"the fault {one.label} did nothing: {one.did}" for one in idle if told)]
 
 
@@ -240,7 +242,9 @@ def _as_told(e: Evidence) -> Iterator[str]:
         ):
             continue
         crossed = any(
-            a.kind == "stop" and a.sent - 3 < one.last < a.answered + 3 for a in e.asks if a.run_id == one.run_id
+            a.kind == "stop" and a.sent - 3 < one.last < a.answered + 3 * e.patience
+            for a in e.asks
+            if a.run_id == one.run_id
         )
         if crossed and task.status == "CANCELLED":  # a forced one may kill between the last word and the exit
             continue
@@ -269,7 +273,7 @@ def _true(e: Evidence) -> Iterator[str]:
                 longest, when = max((longest, when), (last - began - e.disturbed(began, last), began))
                 began = at
             last = at
-        if longest > (SHORT_LATE_S if e.short else LATE_S) + (LADDER_S if name in slow else 0):
+        if longest > (SHORT_LATE_S if e.short else LATE_S) * e.patience + (LADDER_S if name in slow else 0):
             yield f"task {name} {how} for {longest:.0f} s without a fault, from {when:.1f} on"
 
 
@@ -285,7 +289,7 @@ def _stops(e: Evidence) -> Iterator[str]:
         for one in e.processes:
             if one.run_id != stop.run_id:
                 continue
-            if stop.answered + ON_ITS_WAY_S + e.disturbed(stop.answered, one.begin) < one.begin < until:
+            if stop.answered + ON_ITS_WAY_S * e.patience + e.disturbed(stop.answered, one.begin) < one.begin < until:
                 yield f"run {one.run_id} was stopped at {stop.answered:.1f}, and this began after it: {one}"
             task = ends.get(one.name)
             end = one.end if one.end and one.end.get("reason") == "shutdown" else None
@@ -357,7 +361,7 @@ def _planned(e: Evidence) -> Iterator[str]:
     if every:
         lines, runs = Counter(round(at) for at, _, _ in e.due), {run.run_id for run in e.runs}
         first = int(since // every + 1)
-        for due in (round(n * every) for n in range(first, int((until - 1) // every) + 1)):
+        for due in (round(n * every) for n in range(first, int((until - e.patience) // every) + 1)):
             if lines[due] != 1 and not (lines[due] == 0 and e.forgotten(due, due + AFTER_S)):
                 yield f"the schedule was due at {due}, and has {lines[due]} lines"
         for at, decision, target in e.due:

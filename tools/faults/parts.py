@@ -16,7 +16,8 @@ import httpx
 
 #: A process that died is started again so much later, as systemd does.
 RESTART_S = 2.0
-READY_S = 180.0
+#: No judgement: on a busy machine five processes have taken three minutes.
+READY_S = 900.0
 #: Each request in a connection of its own, as of strangers. A client of its own for each would read certificates anew.
 HTTP = httpx.Client(trust_env=False, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 
@@ -126,7 +127,7 @@ class Proxies:
 
     def __init__(self, url: str) -> None:
         self.ports: dict[str, int] = {}
-        self._http = httpx.Client(base_url=url, timeout=10, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
 
     def add(self, name: str, listen: int, upstream: int) -> None:
         body = {"name": name, "listen": f"127.0.0.1:{listen}", "upstream": f"127.0.0.1:{upstream}", "enabled": True}

@@ -47,10 +47,10 @@ def create_first(connection: Connection) -> None:
             connection.exec_driver_sql(statement)
 
 
-def add_column(table: str, column: Column[Any], *, sqlite_check: str) -> None:
+def add_column(table: str, column: Column[Any], *, sqlite_check: str = "") -> None:
     """Add a column, unless an interrupted upgrade has added it already. Services go on reading and writing the table.
 
-    ``sqlite_check`` is what ``store.base.checks`` says about the column's type on SQLite.
+    ``sqlite_check`` is what ``store.base.checks`` says about the column's type on SQLite; it says nothing about bytes.
 
     On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses what it cannot do
     so; the migration must then do it in another way, and docs/operations.md names the table.
@@ -62,7 +62,7 @@ def add_column(table: str, column: Column[Any], *, sqlite_check: str) -> None:
         return
     statement = f"ALTER TABLE {table} ADD COLUMN {CreateColumn(column).compile(dialect=connection.dialect)}"
     if connection.dialect.name == "sqlite":
-        statement += f" CONSTRAINT ck_{table}_types_{column.name} CHECK ({sqlite_check})"
+        statement += f" CONSTRAINT ck_{table}_types_{column.name} CHECK ({sqlite_check})" if sqlite_check else ""
         connection.exec_driver_sql(statement)
     else:
         _alter(connection, statement, ("INSTANT", "INPLACE"))

@@ -22,7 +22,7 @@ from crawler_lifecycle.ports.runs import Fence, TaskCounts
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import stop_of
-from crawler_lifecycle.store.columns import storable
+from crawler_lifecycle.store.columns import compressed, storable
 
 from .live_counters import COUNTERS, count_sums, grown, moved
 from .moves import Move, apply_staged, forget_staged, stage_moves, update_tasks
@@ -158,10 +158,10 @@ class LookStore(RunPart):
             total = 0
             for rows in _staged_rows(unit):
                 details = [_detail(row) for row in rows]
-                names = [name for name in details[0] if name not in ("task_id", "error", "log_tail", "stats")]
+                names = [name for name in details[0] if name not in ("task_id", "error", "compressed", "stats")]
                 values = [{n: d[n] for n in ("task_id", "error", *names)} for d in details]
                 update_tasks(unit, values, replace=("error",), fill=names)
-                for table, name in ((task_log, "log_tail"), (task_stats, "stats")):
+                for table, name in ((task_log, "compressed"), (task_stats, "stats")):
                     new = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
                     if new:
                         delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in new])
@@ -369,7 +369,7 @@ def _detail(row: Row) -> dict[str, Any]:
         "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
         **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in COUNTERS},
         "error": _error(finding, details) if finding and not foreign else None,
-        "log_tail": details.log_tail if details else None,
+        "compressed": compressed(details.log_tail) if details and details.log_tail else None,
         "stats": details.statistics if details else None,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from crawler_lifecycle.domain.coverage import Coverage, summed
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks
-from crawler_lifecycle.store.base.rows import Row, made, seen
+from crawler_lifecycle.store.base.rows import Fault, Row, made, seen, unreadable
 from crawler_lifecycle.store.base.unit import StorePart
+from crawler_lifecycle.store.columns import uncompressed
 
 from .rows import task_row, task_state
 from .tables import run_history, task_history, task_log, task_stats
@@ -150,8 +152,12 @@ class TaskReader(StorePart):
         return [task for task in found if task.key in wanted]
 
     def log_tail(self, task_id: int) -> str | None:
-        rows = self._rows(select(task_log.c.log_tail).where(task_log.c.task_id == task_id))
-        return str(rows[0]["log_tail"]) if rows else None
+        rows = self._rows(select(task_log).where(task_log.c.task_id == task_id))
+        try:
+            return uncompressed(rows[0]["compressed"]) or str(rows[0]["log_tail"]) if rows else None
+        except (zlib.error, TypeError, UnicodeDecodeError):  # somebody edited it
+            fault = Fault("compressed", rows[0]["compressed"], "set it to NULL: this log is gone", document=True)
+            raise unreadable(task_log, rows[0], fault) from None
 
     def statistics(self, run_id: int) -> dict[str, int | float]:
         """Return the statistics that crawlers reported, summed over the run's tasks without superseded ones.

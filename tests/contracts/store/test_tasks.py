@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 from itertools import product
 
 import pytest
+import sqlalchemy as sa
 
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
@@ -375,6 +377,27 @@ def test_logs_are_cut_from_the_front_at_a_character(world: World) -> None:
     assert kept.endswith("üend?\x00")
     assert LOG_TAIL_BYTES - 1 <= len(kept.encode()) <= LOG_TAIL_BYTES
     assert world.store.tasks.log_tail(one.task_id) is None
+
+
+def test_a_log_takes_little_and_is_read_as_an_older_build_wrote_it(world: World) -> None:
+    fence = world.deployed(tasks=2)
+    zero, one = (task.task_id for task in world.store.looks.found_state(fence).tasks)
+    text = "".join(f"2026-03-01 [scrapy.core.engine] DEBUG: Crawled (200) <GET http://a/{n}> ü\n" for n in range(210))
+    for _ in range(2):
+        world.store.looks.save_details(fence, [Details(zero, text), Details(one, "x")])
+        world.store.looks.apply_details(fence)
+    assert [world.store.tasks.log_tail(task) for task in (zero, one)] == [text, "x"]
+    with world.store.database.writing() as conn:
+        [(left, kept)] = conn.execute(sa.text(f"SELECT log_tail, compressed FROM task_log WHERE task_id = {zero}"))
+        assert (left, len(kept) < len(text) / 5) == ("", True)
+        if conn.dialect.name == "mysql":
+            asked = f"SELECT CONVERT(UNCOMPRESS(compressed) USING utf8mb4) FROM task_log WHERE task_id = {zero}"
+            assert conn.execute(sa.text(asked)).scalar_one() == text
+        conn.execute(sa.text(f"UPDATE task_log SET log_tail = 'older', compressed = NULL WHERE task_id = {zero}"))
+        conn.execute(sa.text(f"UPDATE task_log SET compressed = 'of somebody' WHERE task_id = {one}"))
+    assert world.store.tasks.log_tail(zero) == "older"
+    with pytest.raises(RowUnreadable, match=f"^task_log task_id {one}: compressed is .*; set it to NULL"):
+        world.store.tasks.log_tail(one)
 
 
 def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:

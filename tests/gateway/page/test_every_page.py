@@ -299,6 +299,7 @@ def write_everywhere(file: Path, run_id: int, text: str) -> None:
             database.execute(
                 "INSERT OR IGNORE INTO outbox_delivery (seq, sink, status, tries) VALUES (?, ?, ?, ?)", told
             )
+        database.execute("UPDATE task_log SET compressed = NULL")  # it goes before the text of an older build
         for table, column in WRITTEN:
             database.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (f"x{text}",))
         for table, column in DOCUMENTS:
