@@ -80,7 +80,7 @@ spec:
       {{- end }}
       containers:
         - name: {{ ternary "worker" $name $worker }}
-          image: {{ include "image" (list $root $values) }}
+          image: {{ include "image" (list $root $values) | quote }}
           args: [{{ if $worker }}worker, {{ trimPrefix "worker-" $name }}{{ else }}{{ $name }}{{ end }}]
           envFrom:
             - configMapRef: {name: crawler-lifecycle}
