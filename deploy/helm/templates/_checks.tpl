@@ -17,6 +17,9 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- if not (index $said 0) }}{{ include "refuse" (list $name "is empty" (printf "give %s" (index $said 1))) }}{{ end }}
 {{- end }}
 {{- if not (or $v.image.tag $v.image.digest) }}{{ include "refuse" (list "image.digest" "and image.tag are empty" "give the digest that was tested: --set image.digest=sha256:…") }}{{ end }}
+{{- range $name, $image := dict "image" $v.image "workers.plans.image" ($v.workers.plans.image | default dict) }}
+{{- if eq ($image.tag | default "") "latest" }}{{ include "refuse" (list (printf "%s.tag" $name) "is \"latest\", which is another image tomorrow" "give a version, or better a digest") }}{{ end }}
+{{- end }}
 {{- if not (or $v.catalogue $v.existingCatalogue) }}{{ include "refuse" (list "catalogue" "and existingCatalogue are empty" "list your crawlers (docs/crawlers.md), or name a ConfigMap with crawlers.yaml") }}{{ end }}
 {{- if and $v.catalogue $v.existingCatalogue }}{{ include "refuse" (list "existingCatalogue" (printf "is %q, and catalogue has crawlers, too" $v.existingCatalogue) "give one of the two") }}{{ end }}
 {{- if eq $v.crawls.namespace $ns }}{{ include "refuse" (list "crawls.namespace" (printf "is %q, the release's own namespace" $ns) "crawls need a namespace of their own: nothing of ours may change its rules") }}{{ end }}
