@@ -57,7 +57,7 @@ PROGRAMS = (
     Program("pause", "pause", "."),
     Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", _HELM),
 )
-#: Kinds that a cluster gets from others, and that the chart makes objects of: files of modules from which nothing is built.
+#: Kinds of others that the chart makes objects of: files of modules from which nothing is built.
 KINDS = (
     ("github.com/kedacore/keda/v2", "config/crd/bases/keda.sh_scaledobjects.yaml"),
     ("github.com/kedacore/keda/v2", "config/crd/bases/keda.sh_triggerauthentications.yaml"),
