@@ -145,7 +145,7 @@ def test_two_fleets_share_a_cluster() -> None:
     assert keys[0] & keys[1] == set()
     text = json.dumps(fleets[0])
     assert "fleet-b" not in text
-    assert f'"{CRAWLS}"' not in text
+    assert f'"namespace": "{CRAWLS}"' not in text
     assert f".{SERVICES}.svc" not in text
 
 
@@ -252,6 +252,7 @@ REFUSED = [
     (["kueue.localQueues.a=b", "kueue.clusterQueues.c.x=1"], 'kueue.localQueues.a is "b"', "name one of these"),
     (["image.repository=registry.example/x"], "image.repository is", "put in your own"),
     ([f"image.digest={NOTHING}"], "image.digest is", "put in your own"),
+    (["workers.plans.image.repository=r.corp.test/plans"], "workers.plans.image has no tag", "digest of that image"),
     (["workers.plans.image.repository=registry.example/plans"], "workers.plans.image.repository is", "put in your own"),
     (["archive.url=s3://example-crawl-archive/runs"], "archive.url is", "put in your own"),
     (["network.apiServer.cidrs={203.0.113.10/32}"], "network.apiServer.cidrs[0] is", "put in your own"),
@@ -263,6 +264,9 @@ REFUSED = [
 #: By the schema, which names the value and what it may be.
 MISTYPED = [
     ("image.tga=1", "tga"),
+    ("image.repository=r.corp.test/x:1", "/image/repository"),
+    ("workers.cluster=null", "cluster"),
+    ("internalTls=null", "internalTls"),
     ("workers.plans.replicas=two", "/workers/plans/replicas"),
     ("workers.audit.autoscaling.enabled=true", "autoscaling"),
     ("temporal.address=http://temporal:7233", "/temporal/address"),

@@ -9,6 +9,7 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- include "checks.placeholders" (list (printf "catalogue[%s].image" $crawler.name) ($crawler.image | default "")) }}
 {{- end }}
 
+{{- if and $v.priorityClasses.create (not (and $v.priorityClasses.services.name $v.priorityClasses.crawls.name)) }}{{ include "refuse" (list "priorityClasses" "has an empty name, and create is true" "give both names, or set create=false") }}{{ end }}
 {{- range $name, $said := dict
   "image.repository" (list $v.image.repository "REGISTRY/crawler-lifecycle, as your registry has the image of `make image`")
   "temporal.address" (list $v.temporal.address "HOST:PORT of Temporal's server")
@@ -17,6 +18,11 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- if not (index $said 0) }}{{ include "refuse" (list $name "is empty" (printf "give %s" (index $said 1))) }}{{ end }}
 {{- end }}
 {{- if not (or $v.image.tag $v.image.digest) }}{{ include "refuse" (list "image.digest" "and image.tag are empty" "give the digest that was tested: --set image.digest=sha256:…") }}{{ end }}
+{{- range $name, $values := fromYaml (include "components" .) }}
+{{- with $values.image }}
+{{- if and .repository (not (or .tag .digest)) }}{{ include "refuse" (list (printf "%s.image" (replace "worker-" "workers." $name)) "has no tag and no digest" "give the digest of that image") }}{{ end }}
+{{- end }}
+{{- end }}
 {{- range $name, $image := dict "image" $v.image "workers.plans.image" ($v.workers.plans.image | default dict) }}
 {{- if eq ($image.tag | default "") "latest" }}{{ include "refuse" (list (printf "%s.tag" $name) "is \"latest\", which is another image tomorrow" "give a version, or better a digest") }}{{ end }}
 {{- end }}

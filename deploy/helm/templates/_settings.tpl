@@ -36,8 +36,10 @@ LIFECYCLE_CLUSTER__IMAGE: {{ . | quote }}
 {{- with .Values.image.pullSecrets }}
 LIFECYCLE_CLUSTER__PULL_SECRETS: {{ toJson . | quote }}
 {{- end }}
-LIFECYCLE_CLUSTER__ONETIME_PRIORITY_CLASS: {{ .Values.priorityClasses.crawls.name }}
-LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS: {{ .Values.priorityClasses.crawls.name }}
+{{- with .Values.priorityClasses.crawls.name }}
+LIFECYCLE_CLUSTER__ONETIME_PRIORITY_CLASS: {{ . }}
+LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS: {{ . }}
+{{- end }}
 {{- with .Values.pools }}
 LIFECYCLE_POOLS: {{ toJson . | quote }}
 {{- end }}
