@@ -267,6 +267,7 @@ MISTYPED = [
     ("image.repository=r.corp.test/x:1", "/image/repository"),
     ("workers.cluster=null", "cluster"),
     ("internalTls=null", "internalTls"),
+    ("network.private=null", "private"),
     ("workers.plans.replicas=two", "/workers/plans/replicas"),
     ("workers.audit.autoscaling.enabled=true", "autoscaling"),
     ("temporal.address=http://temporal:7233", "/temporal/address"),
