@@ -326,7 +326,7 @@ def test_placeholders_of_an_overlay_are_named_with_the_file_to_put_yours_into(tm
 
 
 def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> None:
-    place, crawls = "fleet-a", "fleet-a-crawls"
+    place, crawls = "release-a", "release-a-crawls"
     body = {"metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     cluster.admin.ensure("/api/v1/namespaces", body)
 
@@ -349,7 +349,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
         return {one["metadata"]["name"] for one in items}
 
     ends = r"migration.podAnnotations.crawl\.test/run-for=100ms"
-    words = (str(CHART), "--values", str(chart.values("fleet-a")), "--set", ends)
+    words = (str(CHART), "--values", str(chart.values("fleet-a")), "--set", f"crawls.namespace={crawls}", "--set", ends)
     assert "The page, from this machine" in release("install", *words)
     first = migration()
     pods = cluster.admin.get(f"/api/v1/namespaces/{place}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dgateway")
@@ -382,10 +382,14 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
 
 def test_a_schema_that_cannot_be_upgraded_leaves_the_processes_alone(cluster: Cluster) -> None:
     """The hook fails, and so does the upgrade, before anything else is changed."""
-    place = "fleet-b"
+    place = "release-b"
     body = {"metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     cluster.admin.ensure("/api/v1/namespaces", body)
-    fails = (r"migration.podAnnotations.crawl\.test/run-for=100ms", r"migration.podAnnotations.crawl\.test/exit-code=1")
+    fails = (
+        f"crawls.namespace={place}-crawls",
+        r"migration.podAnnotations.crawl\.test/run-for=100ms",
+        r"migration.podAnnotations.crawl\.test/exit-code=1",
+    )
     words = [word for one in fails for word in ("--set-string", one)]
     given = ("--namespace", place, "--values", str(chart.values("fleet-b")), "--timeout", "8s")
     done = chart.helm("install", "fleet", str(CHART), *given, *words, kubeconfig=cluster.kubeconfig)
