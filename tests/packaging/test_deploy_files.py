@@ -73,7 +73,8 @@ def of_kind(*kinds: str, among: list[Document] = BASE) -> list[Document]:
 
 
 def test_every_file_belongs_to_a_kustomization_or_is_a_template() -> None:
-    used = {DEPLOY / "README.md"} | set((DEPLOY / "secrets").iterdir())
+    used = {DEPLOY / "README.md", DEPLOY / "check.sh"} | set((DEPLOY / "secrets").iterdir())
+    used |= {file for file in (DEPLOY / "helm").rglob("*") if file.is_file()}  # a test of its own renders it
     for folder in kustomizations():
         used.add(folder / "kustomization.yaml")
         (own,) = documents(folder / "kustomization.yaml")
@@ -622,6 +623,16 @@ def test_alarms_speak_of_figures_that_exist() -> None:
     assert {re.sub(r"_bucket$", "", name) for name in asked} - known_metrics() == set()
     names = [rule["alert"] for group in rules["spec"]["groups"] for rule in group["rules"]]
     assert len(names) == len(set(names))
+
+
+def test_the_chart_asks_for_figures_that_exist() -> None:
+    """Its dashboard, and what it scales by."""
+    board = json.loads((DEPLOY / "helm/files/dashboard.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked += re.findall(r"query: (.*)", (DEPLOY / "helm/templates/extras/autoscaling.yaml").read_text())
+    names = {one for text in asked for one in re.findall(r"\b((?:lifecycle|crawler_lifecycle|temporal)_\w+)", text)}
+    assert len(names) > 15
+    assert {re.sub(r"_bucket$", "", name) for name in names} - known_metrics() == set()
 
 
 def test_monitors_find_the_ports() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -19,6 +20,11 @@ MODULES = Path(__file__).parents[1] / "binaries"
 #: Reported by the API server; without it the client libraries meet version v0.0.0-master.
 _VERSION = "k8s.io/component-base/version"
 _KUBERNETES = f"-s -w -X {_VERSION}.gitVersion=v1.36.3 -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=36"
+_HELM = "-s -w -X helm.sh/helm/v3/internal/version.version=v3.21.4" + "".join(
+    f" -X helm.sh/helm/v3/pkg/{where}.k8sVersion{part}={value}"  # what `helm template` takes a cluster to be
+    for where in ("chartutil", "lint/rules")
+    for part, value in (("Major", 1), ("Minor", 36))
+)
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 
 
@@ -49,6 +55,25 @@ PROGRAMS = (
         for name in ("containerd", "containerd-shim-runc-v2", "ctr")
     ),
     Program("pause", "pause", "."),
+    Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", _HELM),
+)
+#: Kinds of others that the chart makes objects of: files of modules from which nothing is built.
+KINDS = (
+    ("github.com/kedacore/keda/v2", "config/crd/bases/keda.sh_scaledobjects.yaml"),
+    ("github.com/kedacore/keda/v2", "config/crd/bases/keda.sh_triggerauthentications.yaml"),
+    *(
+        (
+            "github.com/prometheus-operator/prometheus-operator",
+            f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml",
+        )
+        for kind in ("podmonitors", "prometheusrules", "servicemonitors")
+    ),
+    ("sigs.k8s.io/gateway-api", "config/crd/standard/gateway.networking.k8s.io_gateways.yaml"),
+    ("sigs.k8s.io/gateway-api", "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"),
+    *(
+        ("sigs.k8s.io/kueue", f"config/components/crd/bases/kueue.x-k8s.io_{kind}.yaml")
+        for kind in ("clusterqueues", "localqueues", "resourceflavors", "workloadpriorityclasses")
+    ),
 )
 #: Built only for `make test-kueue`, since it takes three minutes more. Its visibility server would write below ``/``.
 KUEUE = (
@@ -70,8 +95,9 @@ def cache_root() -> Path:
 def key(programs: Sequence[Program] | None = None) -> str:
     """Of the pins, the packages and the build flags: another key, another build."""
     programs = PROGRAMS if programs is None else programs
-    digest = hashlib.sha256(f"{platform.machine()}{programs}".encode())
-    modules = {MODULES / one.module for one in programs}
+    kinds = KINDS if programs is PROGRAMS else ""
+    digest = hashlib.sha256(f"{platform.machine()}{programs}{kinds}".encode())
+    modules = {MODULES / one.module for one in programs} | ({MODULES / "kinds"} if kinds else set())
     for file in sorted(p for module in modules for p in module.rglob("*") if p.is_file()):
         digest.update(f"{file.relative_to(MODULES)}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
@@ -86,7 +112,8 @@ def folder() -> Path:
 def missing(where: Path | None = None) -> list[str]:
     """The names of the programs that are not in the folder."""
     where = where or folder()
-    return [p.name for p in PROGRAMS if not os.access(where / p.name, os.X_OK)]
+    lacking = [p.name for p in PROGRAMS if not os.access(where / p.name, os.X_OK)]
+    return lacking if (where / "kinds").is_dir() else [*lacking, "kinds"]
 
 
 def available() -> Path:
@@ -146,7 +173,24 @@ def build(say: Callable[[str], None] = _say) -> Path:
         for program in PROGRAMS:
             if program.name in missing(where):
                 _build(program, where, say)
+        if "kinds" in missing(where):
+            _copy_kinds(where)
     return where
+
+
+def _copy_kinds(where: Path) -> None:
+    unfinished = where / ".kinds.unfinished"
+    unfinished.mkdir(exist_ok=True)
+    names = sorted({module for module, _ in KINDS})
+    command = ["go", "mod", "download", "-json", *names]
+    done = subprocess.run(command, cwd=MODULES / "kinds", env=_env(), capture_output=True, text=True)
+    if done.returncode:
+        raise NoBinaries(f"kinds could not be downloaded: {(done.stderr or done.stdout).strip()[-2000:]}")
+    told = json.loads("[" + done.stdout.replace("}\n{", "},{") + "]")
+    folders = {one["Path"]: Path(one["Dir"]) for one in told}
+    for module, file in KINDS:
+        shutil.copyfile(folders[module] / file, unfinished / Path(file).name)
+    unfinished.rename(where / "kinds")
 
 
 def _env() -> dict[str, str]:
