@@ -55,8 +55,8 @@ Every answer with a status from 400 on is a problem document (RFC 9457, `applica
 is there when the problem is about a run that exists, `errors` (a list of `field`, `message` and `value`) when fields
 are wrong. The header `X-Request-Id` names the request; the service's log has the same name as `http_request`.
 
-Gateway and scheduler service share these codes, one section each: the status, the meaning, the cure. A program does not repeat a
-refused request unchanged. Where a section says **Repeat**, it repeats it after `Retry-After`, a start under the same
+Gateway and scheduler service share these codes, one section each: the status, the meaning, the cure. A program does
+not repeat a refused request unchanged. Where a section says **Repeat**, it repeats it after `Retry-After`, a start under the same
 `Idempotency-Key`.
 """
 

@@ -1,4 +1,4 @@
-"""docs/events.md and docs/event-bus.md against reality: every example and every table is compared with events that the store wrote."""
+"""docs/events.md and event-bus.md against reality: every example and table is compared with events of the store."""
 
 from __future__ import annotations
 
