@@ -13,7 +13,7 @@ from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problem_codes import CODES, TYPE_PREFIX
+from crawler_lifecycle.web.problem_codes import CODES
 
 
 def document() -> str:
@@ -30,10 +30,8 @@ def problems() -> str:
     parts = [_HEAD]
     for code, kind in sorted(CODES.items()):
         statuses = " or ".join(str(status) for status in kind.statuses)
-        parts.append(
-            f"## {code}\n\nStatus {statuses} · `{TYPE_PREFIX}{code}`\n\n{kind.meaning}\n\n"
-            f"**What to do.** {kind.cure}\n\n**A program:** {kind.retry}\n"
-        )
+        program = f" {_RETRIES.get(kind.retry, f'**A program:** {kind.retry}')}".rstrip()
+        parts.append(f"## {code}\n\n{statuses}: {kind.meaning}\n\n**Cure:** {kind.cure}{program}\n")
     return "\n".join(parts)
 
 
@@ -57,8 +55,17 @@ Every answer with a status from 400 on is a problem document (RFC 9457, `applica
 is there when the problem is about a run that exists, `errors` (a list of `field`, `message` and `value`) when fields
 are wrong. The header `X-Request-Id` names the request; the service's log has the same name as `http_request`.
 
-Gateway and scheduler service share these codes, one section each.
+Gateway and scheduler service share these codes, one section each: the status, the meaning, the cure. A program does
+not repeat a refused request unchanged. Where a section says **Repeat**, it repeats it after `Retry-After`, a start under the same
+`Idempotency-Key`.
 """
+
+#: What the page says shorter, because its head explains it.
+_RETRIES = {
+    "Do not repeat it unchanged.": "",
+    "Repeat it unchanged after `Retry-After`.": "**Repeat.**",
+    "Repeat it unchanged after `Retry-After`, a start under the same `Idempotency-Key`.": "**Repeat.**",
+}
 
 
 def main(folder: str) -> int:

@@ -1,4 +1,4 @@
-"""docs/events.md against reality: every example and every table is compared with events that the store wrote."""
+"""docs/events.md and event-bus.md against reality: every example and table is compared with events of the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifie
 from tests.support.faulty_http import Answer
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
-PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "events.md").read_text() + (DOCS / "event-bus.md").read_text()
 
 Document = dict[str, Any]
 

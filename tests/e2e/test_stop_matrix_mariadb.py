@@ -1,4 +1,4 @@
-"""Cells of the stop matrix (docs/stopping.md) on a stack of real processes over MariaDB."""
+"""Cells of the stop matrix (tests/support/stopping.md) on a stack of real processes over MariaDB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of ``docs/resuming.md``, read as cells: what is documented is what is tested.
+"""The tables of ``resuming.md`` beside it, read as cells: what the table says is what is tested.
 
 ``cells()`` is the whole cross product: each former attempt, with everything that may happen meanwhile, in both shapes,
 resumed once and twice at once. It raises ``ValueError``, naming line or cell, when the page cannot be read that way.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.covering import covering
 
-PAGE = Path(__file__).parents[2] / "docs" / "resuming.md"
+PAGE = Path(__file__).with_name("resuming.md")
 
 #: Something that a cell plays, in words.
 Met = tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The table of expected ends in ``docs/stopping.md``, read as cells: what is documented is what is tested.
+"""The table of expected ends in ``stopping.md`` beside it, read as cells: what the table says is what is tested.
 
 ``cells()`` is the whole cross product of phases, kinds and states; ``covering()`` is the sample for the laboratory, and
 ``pairwise(n)`` one with as many different pairs of values as ``n`` cells can have. They raise ``ValueError``, naming
@@ -15,7 +15,7 @@ from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "stopping.md"
+PAGE = Path(__file__).with_name("stopping.md")
 
 PHASES = (
     "before the first workflow task",
