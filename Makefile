@@ -74,7 +74,7 @@ held = told=$$($(1) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
 
 # What waits or has one processor's work to do runs beside what has more: types and compiling, then the tests and the stack.
 test: lint
-	@$(MAKE) --no-print-directory -j2 types $(COMPILED)
+	@$(MAKE) --no-print-directory -j2 types site $(COMPILED)
 	@$(MAKE) --no-print-directory -j2 test-together test-stack
 
 test-together: env

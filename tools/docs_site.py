@@ -2,7 +2,6 @@
 
 ``openapi.md`` is made of ``openapi.json``. A link to a file of the project outside of ``docs/`` becomes its path, as
 the site does not have it; a link to one that does not exist is told, and ``--strict`` refuses it.
-Examples in docstrings become code.
 """
 
 from __future__ import annotations
@@ -14,22 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from griffe import Extension, Object
-
 #: Its warnings are those of MkDocs, so that they count.
 LOG = logging.getLogger("mkdocs.hooks.site")
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)(?:#[^)]*)?\)")
-EXAMPLE = re.compile(r"^(>>> .*(?:\n.+)*)", re.M)
+LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
 ROLES = {"read": 1, "operate": 2, "admin": 3}
-
-
-class Examples(Extension):
-    """Fences the examples of docstrings, which Markdown would take for quotations."""
-
-    def on_object(self, *, obj: Object, **_: Any) -> None:
-        if obj.docstring is not None:
-            obj.docstring.value = EXAMPLE.sub(r"\n```pycon\n\1\n```\n", obj.docstring.value)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -46,6 +35,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return "\n".join(parted(outside(markdown, page.file.src_path)))
 
 
+def on_post_page(output: str, page: Any, **_: Any) -> None:
+    """Tells what the page would ask another server for."""
+    for address in LOADED.findall(output):
+        LOG.warning("%s loads %s from another server", page.file.src_path, address)
+
+
 def outside(markdown: str, name: str) -> str:
     """The text with paths in place of links to files that are not of the site."""
 
@@ -58,10 +53,12 @@ def outside(markdown: str, name: str) -> str:
 
 
 def parted(markdown: str) -> Iterator[str]:
-    """The lines, with an empty one before a list or a table that follows a paragraph: Python's Markdown wants it."""
+    """The lines, as Python's Markdown wants them: an empty one before a list or a table, and a fence with one word."""
     before, fence = "", False
     for line in markdown.splitlines():
-        fence ^= line.lstrip().startswith("```")
+        if line.lstrip().startswith("```"):
+            # A second word there is for our tests.
+            fence, line = not fence, re.sub(r"^(```\w+) .*", r"\1", line)
         new = re.match(r"[-*] |\d+\. |\|", line)
         if new and not fence and before and before[0] not in " |-*" and not re.match(r"\d+\. ", before):
             yield ""
