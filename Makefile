@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -38,6 +38,7 @@ help:
 	@echo "make capacity   what a task costs each part on MariaDB and a real API server, and what 1,000 to 100,000 a day need: docs/capacity.md"
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
 	@echo "make page-pictures  docs/pictures, the pictures of the page in docs/page.md"
+	@echo "make site       docs/ as a site with search, in dist/site; refuses a broken link or anchor"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
@@ -73,7 +74,7 @@ held = told=$$($(1) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
 
 # What waits or has one processor's work to do runs beside what has more: types and compiling, then the tests and the stack.
 test: lint
-	@$(MAKE) --no-print-directory -j2 types $(COMPILED)
+	@$(MAKE) --no-print-directory -j2 types site $(COMPILED)
 	@$(MAKE) --no-print-directory -j2 test-together test-stack
 
 test-together: env
@@ -244,7 +245,7 @@ test-kubernetes-37: env
 # Hashes only: the locks name no address, so that they work behind any mirror. The image's is a part of the other one.
 COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url
 lock:
-	@$(COMPILE) --extra dev --extra pusher --extra otel --extra parquet --extra mcp --group test --group lint --group build \
+	@$(COMPILE) --extra dev --extra pusher --extra otel --extra parquet --extra mcp --group test --group lint --group build --group docs \
 	  pyproject.toml -o requirements.lock
 	@$(COMPILE) --extra dev --group build -c requirements.lock pyproject.toml -o requirements-run.lock
 	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock
@@ -280,6 +281,10 @@ picture: $(RUNS)
 # Those of docs/page.md, taken of a real stack in a real browser (`make test-deps`).
 page-pictures: env
 	@$(PY) -m tests.page.pictures docs/pictures
+
+# dist/site: docs/ as a site, which asks no other server for anything. A broken link, anchor or file is refused.
+site: env
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build
 
 bench: env
 	@$(PY) -m benchmarks

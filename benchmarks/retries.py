@@ -53,7 +53,7 @@ class Watches:
         self.begun, self.succeeded, self.interrupted = set[Key](), set[Key](), set[Key]()
         self.doubtful = set[Key]()
         """Who ended well and was told to leave within seconds: without a runner nobody can say which came first, and it
-        is tried again (docs/kubernetes.md, "Exit 0 without a runner")."""
+        is tried again (docs/kubernetes-ends.md, "Exit 0 without a runner")."""
         self._alive: dict[str, Pod] = {}
         """The pods that have not ended, as they were seen last."""
         for of, path, see in ((Pod, made.api.pods_path(), self._pod), (Job, made.api.jobs_path(), self._job)):

@@ -1,4 +1,4 @@
-"""Graphs over the demonstration site: docs/graphs.md walks through them, and the story proves what the second does."""
+"""Graphs over the demonstration site: docs/first-graph.md walks through them; the story proves what the second does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crawl manager over the demonstration site: docs/managers.md walks through it, and the story proves what it does."""
+"""A crawl manager over the demonstration site: docs/first-manager.md walks through it; the story proves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Refuse a house that grew: more lines of code in a room than ``house.toml`` allows, or more docstrings that ask.
+"""Refuse a house that grew: more lines of code in a room than ``house.toml`` allows, more words on a page, or more
+docstrings that ask.
 
 A room is the first folder or module in ``crawler_lifecycle/``. Blank lines, comments and docstrings do not count. A
 docstring asks when it begins with a word like "What": it should begin with a noun or a verb.
@@ -18,6 +19,9 @@ from typing import Any
 
 LIMITS = Path(__file__).with_suffix(".toml")
 HOUSE = LIMITS.parent.parent / "crawler_lifecycle"
+DOCS = LIMITS.parent.parent / "docs"
+#: Words of a page in ``docs/``; those that are still longer have a figure of their own.
+PAGE = 2_500
 ASKING = frozenset({"What", "Whether", "Where", "How", "Those", "Whoever", "Who", "When", "Why", "That", "Which"})
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -59,7 +63,19 @@ def complaints(house: Path, limits: Mapping[str, Any]) -> Iterator[str]:
         yield f"{asked.total():,} docstrings ask ({where}), at most {most:,}: begin them with a noun or a verb"
 
 
+def long_pages(docs: Path, limits: Mapping[str, int]) -> Iterator[str]:
+    """Each page that has more words than it may, and each figure that nothing needs any more."""
+    words = {page.name: len(page.read_text().split()) for page in docs.glob("*.md")}
+    for name, number in sorted(words.items()):
+        if number > (most := limits.get(name, PAGE)):
+            yield f"docs/{name} has {number:,} words, at most {most:,}: shorten or part it"
+    for name in sorted(limits):
+        if words.get(name, 0) <= PAGE:
+            yield f"docs/{name} needs no figure any more: take it out of {LIMITS.name}"
+
+
 if __name__ == "__main__":
-    found = list(complaints(HOUSE, tomllib.loads(LIMITS.read_text())))
+    figures = tomllib.loads(LIMITS.read_text())
+    found = [*complaints(HOUSE, figures), *long_pages(DOCS, figures["pages"])]
     print("\n".join(found), end="\n" if found else "")
     sys.exit(len(found) > 0)

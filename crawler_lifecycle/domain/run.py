@@ -22,7 +22,7 @@ from .retries import Retries
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
 #: The most bytes of JSON of one task's arguments and settings together. Its Job contains them, and its pod again. We
-#: read lists in pages of 500 objects, and such a page may have at most 64 MiB (docs/kubernetes.md).
+#: read lists in pages of 500 objects, and such a page may have at most 64 MiB (docs/kubernetes-jobs.md).
 TASK_BYTES_MAX = 64 * 1024
 
 #: The most tags of one run, and the most characters of a tag.

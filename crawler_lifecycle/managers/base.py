@@ -1,6 +1,6 @@
 """Scripts: their options, name, flow id and tags, and the jobs that they schedule.
 
-The names come from shub-workflow; docs/managers.md lists the differences. There are two ways to create an object. A
+The names are those of shub-workflow (differences: docs/managers-scrapy-cloud.md). There are two ways to create one. A
 ``Driver`` creates it with a platform, which also provides the options. A user's script creates it without a platform:
 then it reads its options from the command line and starts the manager through the gateway (``run``).
 """
@@ -214,7 +214,7 @@ class BaseScript:
     ) -> JobKey | None:
         """Schedule a job of this spider and return its key; ``None`` if the same job was scheduled before a restart.
 
-        ``tags``: tags of the job in addition to those of the manager. ``units``: size of the job (docs/managers.md).
+        ``tags``: tags of the job beside those of the manager. ``units``: its size (docs/managers-scrapy-cloud.md).
         ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider; ``spider_args``
         overrides ``arguments``. ``job_settings``: settings of the job. Raises ``InvalidRequest``.
         """

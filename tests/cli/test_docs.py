@@ -1,18 +1,24 @@
-"""docs/cli.md and the program name the same verbs, options, formats and exit codes."""
+"""docs/cli.md and the program name the same verbs, options and exit codes; what every page has in code can be read."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from cyclopts import App
+import yaml
+from cyclopts import App, CycloptsError
 
 from crawler_lifecycle.cli import main, session
 from crawler_lifecycle.cli.problems import Exit
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = (DOCS / "cli.md").read_text(encoding="utf-8")
 #: ``### verb`` -> its section.
 SECTIONS = dict(re.findall(r"^### ([a-z ]+[a-z-]*)\n(.*?)(?=^##|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL))
 EXAMPLES = re.findall(r"^(crawlctl .+)$", DOCUMENT, re.MULTILINE)
@@ -53,6 +59,44 @@ def test_examples_are_calls_that_the_program_takes() -> None:
         command, bound, *_ = APP.parse_args(rest, print_error=False, exit_on_error=False)
         assert callable(command), line
         assert bound is not None, line
+
+
+def test_every_call_on_every_page_is_one_that_the_program_takes() -> None:
+    wrong, pages = [], sorted(DOCS.glob("*.md"))
+    for page in pages:
+        for block in re.findall(r"^ *```\w*\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in re.findall(r"^ *(?:\$ )?crawlctl (.+)$", block.replace("\\\n", " "), re.MULTILINE):
+                words = shlex.split(re.sub(r"\$?\b(RUN|TASK)\b", "7", line), comments=True)
+                ends = [n for n, word in enumerate(words) if word in ("|", ">")]
+                try:
+                    APP.parse_args(session.split(words[: ends[0]] if ends else words)[1], exit_on_error=False)
+                except CycloptsError as error:
+                    wrong.append(f"{page.name}: crawlctl {line}: {error}")
+    assert wrong == []
+    assert len(pages) > 40
+
+
+def _documents(text: str) -> list[object]:
+    return list(yaml.safe_load_all(text))
+
+
+def test_data_and_programs_on_every_page_can_be_read() -> None:
+    readers = {
+        "python": ast.parse,
+        "json": json.loads,
+        "toml": tomllib.loads,
+        "yaml": lambda y: [*yaml.safe_load_all(y)],
+    }
+    seen, wrong = Counter[str](), []
+    for page in sorted(DOCS.glob("*.md")):
+        for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            seen[kind] += 1
+            try:
+                readers.get(kind, str)(text)
+            except (SyntaxError, ValueError, yaml.YAMLError) as error:
+                wrong.append(f"{page.name}: {text[:60]}…: {error}")
+    assert wrong == []
+    assert min(seen[kind] for kind in readers) > 0, seen
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""``crawlctl dev --site FOLDER``: the quick start of docs/crawlers.md, word by word, and what is refused."""
+"""``crawlctl dev --site FOLDER``: the quick start of docs/first-crawl.md, word by word, and what is refused."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def empty(tmp_path: Path) -> Iterator[Dev]:
 
 
 def test_the_quick_start(empty: Dev) -> None:
-    found = QUICK_START.search((ROOT / "docs" / "crawlers.md").read_text())
-    assert found is not None, "the quick start has left docs/crawlers.md"
+    found = QUICK_START.search((ROOT / "docs" / "first-crawl.md").read_text())
+    assert found is not None, "the quick start has left docs/first-crawl.md"
     empty.start(*found[1].split())
     site = empty.known["site"]
     assert f"site       {site}" in empty.spoken
@@ -77,8 +77,8 @@ CASES |= {"**A Node program**": "nib"} if shutil.which("node") else {}
 
 
 def test_the_readers_own_cases(empty: Dev) -> None:
-    """The first lines of docs/crawlers.md, typed as they stand, in one stack: it reads each catalogue when it comes."""
-    page = (ROOT / "docs" / "crawlers.md").read_text()
+    """The first lines of docs/first-crawl.md, typed as they stand, in one stack, which reads each catalogue."""
+    page = (ROOT / "docs" / "first-crawl.md").read_text()
     here = empty.state_dir.parent
     (here / "shop" / "shop").mkdir(parents=True)
     (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")

@@ -1,4 +1,4 @@
-"""Scrapy Cloud's words in ours: spiders, projects, units, outcomes, metadata (docs/managers.md)."""
+"""Scrapy Cloud's words in ours: spiders, projects, units, outcomes, metadata (docs/managers-scrapy-cloud.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk of docs/graphs.md over a whole stack: its commands as they stand, and what they promise."""
+"""The walk of docs/first-graph.md over a whole stack: its commands as they stand, and what they promise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.e2e.test_managers import commands_of, play
 from tests.e2e.world import World, until
 from tests.support.builds import ROOT
 
-PAGE = ROOT / "docs" / "graphs.md"
+PAGE = ROOT / "docs" / "first-graph.md"
 STEPS = "SELECT path, graph_step.attempt FROM graph_step JOIN graph USING (graph_id) WHERE graph_key = 'tuesday'"
 RUNS = "SELECT count(*), count(DISTINCT request_id) FROM run_history WHERE parent = 'graph/tuesday'"
 

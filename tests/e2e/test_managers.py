@@ -1,4 +1,4 @@
-"""The walk of docs/managers.md over a whole stack: its commands as they stand, and what they promise."""
+"""The walk of docs/first-manager.md over a whole stack: its commands as they stand, and what they promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.story_checks import run_folder
 from tests.e2e.world import World, until
 from tests.support.builds import ROOT
 
-PAGE = ROOT / "docs" / "managers.md"
+PAGE = ROOT / "docs" / "first-manager.md"
 WALKS = list(dict.fromkeys(PAGES))
 
 

@@ -18,7 +18,7 @@
 | all that drives Chancy's own loop (C-13) | `test_c13_what_drives_a_loop_does_nothing` |
 | an unknown step, a cycle (defects) | `test_what_would_wedge_is_refused` |
 
-C-08 (the caller's cursor), C-18 and C-19 (REST, dashboard, Django) are not here: docs/graphs.md says why.
+C-08 (the caller's cursor), C-18 and C-19 (REST, dashboard, Django) are not here: docs/graphs-compared.md says why.
 """
 
 from __future__ import annotations

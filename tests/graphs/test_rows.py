@@ -1,4 +1,4 @@
-"""Every rule of the three sources of graphs has a test that names it, or a reason in docs/graphs.md."""
+"""Every rule of the three sources of graphs has a test that names it, or a reason in docs/graphs-compared.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "graphs.md"
+PAGE = HERE.parent.parent / "docs" / "graphs-compared.md"
 ROWS = {
     *(f"C-{n:02}" for n in range(1, 21)),
     *(f"O-{n:02}" for n in range(1, 23)),

@@ -1,4 +1,4 @@
-"""shub-workflow's graphs: rows S-70 … S-87 of the rules. What has no test here has its reason in docs/graphs.md."""
+"""shub-workflow's graphs: rows S-70 … S-87 of the rules. docs/graphs-compared.md has a reason for what has no test."""
 
 from __future__ import annotations
 

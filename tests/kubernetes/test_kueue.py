@@ -239,7 +239,7 @@ async def test_what_no_node_takes_is_taken_back_and_waits(kueue: Kueue, kube: Ku
 
 
 async def test_the_objects_of_the_documentation_are_taken(kueue: Kueue) -> None:
-    section = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text().partition("### Kueue\n")[2]
+    section = (Path(__file__).parents[2] / "docs" / "kubernetes-queues.md").read_text()
     kueue.cluster.admin.ensure("/api/v1/namespaces", {"metadata": {"name": "crawls"}})
     made = list(yaml.safe_load_all(section.partition("```yaml\n")[2].partition("```")[0]))
     for one in made:

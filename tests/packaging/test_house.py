@@ -1,4 +1,4 @@
-"""The gate of ``make lint``: no room is longer than its figure, and no docstring begins like a question."""
+"""The gate of ``make lint``: no room or page is longer than its figure, and no docstring begins like a question."""
 
 from __future__ import annotations
 
@@ -50,3 +50,13 @@ def test_docstrings_that_ask_are_refused(tmp_path: Path) -> None:
     source = '"""What it is."""\nclass A:\n    """Whether so."""\n    def f(self):\n        """Whatever you like."""\n'
     [complaint] = house.complaints(made(tmp_path, source), limits(asking=1))
     assert complaint.startswith("2 docstrings ask (rooms 2, alone.py 0), at most 1: ")
+
+
+def test_a_page_that_is_too_long_is_refused_and_a_figure_without_need(tmp_path: Path) -> None:
+    for name, words in (("short.md", 2500), ("long.md", 2501), ("known.md", 3000), ("cured.md", 2400)):
+        (tmp_path / name).write_text("word " * words)
+    told = list(house.long_pages(tmp_path, {"known.md": 3000, "cured.md": 2600}))
+    assert [line.split(":")[0] for line in told] == [
+        "docs/long.md has 2,501 words, at most 2,500",
+        "docs/cured.md needs no figure any more",
+    ]

@@ -26,7 +26,7 @@ RUN = ROOT / "requirements-run.lock"
 
 #: Lock -> (extras, groups) that ``make lock`` compiles into it.
 CONTENTS = {
-    ALL: (("dev", "pusher", "otel", "parquet", "mcp"), ("test", "lint", "build")),
+    ALL: (("dev", "pusher", "otel", "parquet", "mcp"), ("test", "lint", "build", "docs")),
     IMAGE: (("pusher", "otel"), ()),
     RUN: (("dev",), ("build",)),
 }

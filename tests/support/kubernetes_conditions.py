@@ -16,8 +16,8 @@ from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, re
 from crawler_lifecycle.ports.runs import TaskRef
 
 RECORDED = Path(__file__).parents[1] / "kubernetes" / "recorded"
-PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
-TITLE = "## What each condition means"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = (DOCS / "kubernetes-waits.md", DOCS / "kubernetes-ends.md")
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,8 @@ class Row:
 
 def rows() -> list[Row]:
     """All of them, in order."""
-    text = PAGE.read_text().partition(f"\n{TITLE}\n")[2].partition("\n## ")[0]
     found = []
-    for line in text.splitlines():
+    for line in "".join(page.read_text() for page in PAGES).splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
         if len(cells) == 5 and cells[0] != "condition":
             found.append(Row(cells[0], cells[2], cells[3], cells[4]))

@@ -1,4 +1,4 @@
-"""The port ``Cluster`` on this machine: looks and stops (docs/crawlers.md).
+"""The port ``Cluster`` on this machine: looks and stops (docs/local-cluster.md).
 
 There is no daemon, and no state in memory: each call reads the task folders and /proc. So any number of processes may
 use one state folder at the same time, and any of them may die at any moment.

@@ -1,4 +1,4 @@
-"""Translation of Scrapy Cloud's terms into ours: spiders, projects, units and outcomes (table in docs/managers.md)."""
+"""Scrapy Cloud's terms in ours: spiders, projects, units, outcomes (table in docs/managers-scrapy-cloud.md)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_refusal_is_told_and_the_next_call_ends_it(bucket: Bucket, place: Bund
     proxy.faults = [Fault("status", "DeleteObject", times=1, skip=2)]
     with pytest.raises(NotDelivered, match="removing an object: AccessDenied") as caught:
         place.remove(run_ref(7), 1)
-    assert str(caught.value).endswith("give the credentials the permissions that docs/kubernetes.md lists")
+    assert str(caught.value).endswith("give the credentials the permissions that docs/kubernetes-files.md lists")
     place.remove(run_ref(7), 1)
     assert bucket.keys() == []
     proxy.faults = [Fault("status", "GET bucket")]

@@ -106,7 +106,7 @@ def test_each_missing_right_is_named(
     wrong = [line for line in found(files_url=f"s3://{bucket.name}/tasks") if line.level != "ok"]
     assert [line.level for line in wrong] == [level]
     assert said in wrong[0].text
-    assert wrong[0].cure == "give the credentials the permissions that docs/kubernetes.md lists"
+    assert wrong[0].cure == "give the credentials the permissions that docs/kubernetes-files.md lists"
 
 
 def test_there_is_no_such_bucket(proxy: FaultProxy, who: dict[str, str | None]) -> None:

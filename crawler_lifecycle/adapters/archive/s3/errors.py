@@ -76,7 +76,7 @@ def code_of(error: Exception) -> str:
 
 
 #: The page that lists the needed permissions, by the setting with the location.
-_PAGES = {"LIFECYCLE_ARCHIVE__URL": "docs/archive.md", "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes.md"}
+_PAGES = {"LIFECYCLE_ARCHIVE__URL": "docs/archive.md", "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes-files.md"}
 
 
 def not_delivered(place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL") -> NotDelivered:

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from . import component
 
 CHECK = "files"
-_DOCS = 'docs/kubernetes.md, "In object storage"'
+_DOCS = 'docs/kubernetes-files.md, "In object storage"'
 #: The component that writes to the bucket (by signed URLs), and the component that reads bucket and volume.
 SIGNS, READS = "gateway", "worker-export"
 
@@ -26,7 +26,7 @@ def check_files(context: Context) -> Sequence[Line]:
     url, claim = settings.cluster.files_url, settings.cluster.volume_claim
     lines: list[Line] = []
     if url is None and claim is None:
-        cure = "set LIFECYCLE_CLUSTER__FILES_URL, or add deploy/components/shared-volume (docs/kubernetes.md)"
+        cure = "set LIFECYCLE_CLUSTER__FILES_URL, or add deploy/components/shared-volume (docs/kubernetes-files.md)"
         lines.append(warn(CHECK, "supporting files are lost with their pods: no storage is set for them", cure))
     if url is not None:
         lines += bucket_lines(url, mine)

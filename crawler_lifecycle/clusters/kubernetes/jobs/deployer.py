@@ -1,4 +1,4 @@
-"""Creation of the tasks' Jobs, each at most once, even with concurrent calls and lost answers (docs/kubernetes.md)."""
+"""Creation of tasks' Jobs, each once at most, also with calls at once and lost answers (docs/kubernetes-jobs.md)."""
 
 from __future__ import annotations
 

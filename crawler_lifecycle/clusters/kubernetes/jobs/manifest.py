@@ -1,4 +1,4 @@
-"""The manifest of one task's Job. It is plain data, the same for every try of a deployment (docs/kubernetes.md)."""
+"""The manifest of one task's Job: plain data, the same for every try of a deployment (docs/kubernetes-jobs.md)."""
 
 from __future__ import annotations
 

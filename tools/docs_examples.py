@@ -1,0 +1,18 @@
+"""An extension of griffe, for `make site`: examples in docstrings become code, which Markdown takes for quotations."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from griffe import Extension, Object
+
+EXAMPLE = re.compile(r"^(>>> .*(?:\n.+)*)", re.MULTILINE)
+
+
+class Examples(Extension):
+    """Fences them."""
+
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = EXAMPLE.sub(r"\n```pycon\n\1\n```\n", obj.docstring.value)
