@@ -137,10 +137,8 @@ def schema_of(connection: Connection) -> Schema:
     if found.version is None:
         # An upgrade that was interrupted leaves out tables, but no column: each table is created at once.
         return replace(found, lacks=tuple(one for one in _lacking(connection, first_columns()) if "." in one))
-    if found.version == _FIRST != head_version():
-        return replace(found, lacks=_lacking(connection, first_columns()))
     if not found.newer and found.version != head_version():
-        return found
+        return replace(found, lacks=_lacking(connection, first_columns()))
     lacks = _lacking(connection, {table.name: frozenset(table.c.keys()) for table in metadata.sorted_tables})
     if found.newer:
         # For a version that this build knows, ``works_from`` is not needed.
