@@ -34,6 +34,8 @@ class Retention:
 #: compare runs that ended within three days. Deliveries are retried for one day. A reader of events that returns after
 #: a long weekend should find all events.
 DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need younger data")
+#: The access log, which has an age of its own: ``crawlctl db prune --access-older-than``.
+ACCESS = Retention(365 * DAY_S, 7 * DAY_S, "people read the access log to find out what was done last week")
 #: The local cluster: every hour the scheduler service removes task folders and saved state of runs whose tasks have all
 #: ended (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
 LOCAL_FOLDERS = Retention(14 * DAY_S)
@@ -67,6 +69,7 @@ GOES: Mapping[str, str] = {
     "graph_log": "the last output of their functions",
     "schedule_due": "old due times whose run, manager or graph has its verdict",
     "audit_finding": "findings that were closed long ago",
+    "access_log": "what people and tokens did long ago",
 }
 
 #: All other tables, and the reason why nothing is removed from them.
@@ -89,6 +92,7 @@ NEVER: Mapping[str, str] = {
     "graph": "the record of graphs",
     "graph_change": "empty between two transactions",
     "plan": "the list of plans that may be started",
+    "access_token": "the record of tokens; a revoked token keeps its row",
     "webhook": "the record of webhooks; a deleted webhook keeps its number",
     "schedule": "the record of schedules",
     "audit_report": "audits themselves remove reports after 30 days",

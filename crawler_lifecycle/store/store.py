@@ -41,6 +41,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.store.schedules.tables import schedule
 
+from .access import AccessStore, TokenStore
 from .engine import Database, open_engine, parse_url
 from .events import EventStore, TroubleStore
 from .webhooks import WebhookStore, webhook
@@ -107,6 +108,8 @@ class Store:
     schedules: ScheduleStore
     webhooks: WebhookStore
     troubles: TroubleStore
+    access: AccessStore
+    tokens: TokenStore
     health: StoreHealth
     database: Database
 

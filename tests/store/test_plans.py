@@ -35,6 +35,7 @@ from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Correction, Counted, Details
 from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
@@ -57,6 +58,7 @@ from tests.support.filling import (
     POOLS,
     RARE_TAG,
     analyze,
+    fill_access,
     fill_findings,
     fill_graphs,
     fill_line,
@@ -115,6 +117,10 @@ MAY = {
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
+    **{
+        (method, "scan", "access_token"): "all tokens, of which there are a thousand at most, and those of before"
+        for method in ("create_token", "list_tokens")
+    },
     ("put_webhook", "scan", "webhook"): "all webhooks, of which there are a thousand at most",
     ("put_schedule", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
@@ -217,6 +223,7 @@ def _fill(url: str, size: Size) -> Filled:
         fill_records(connection, first, size.runs)
         fill_line(connection, size.runs)
         fill_findings(connection)
+        fill_access(connection)
         fill_managers(connection, size.runs)
         fill_graphs(connection)
     row, _ = store.initiation.reserve_run(
@@ -254,6 +261,7 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
             schedules(World(watched, filled.clock))  # type: ignore[arg-type]
             webhooks(World(watched, filled.clock))  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
+            access(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
             plans.doing = "control"
             with filled.store.database.reading() as connection:
@@ -665,6 +673,33 @@ def graphs(world: World, size: Size) -> None:
     again.advance()
     Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-lost"))
     world.store.events.events_after(100, subject=graph_subject(KEY))
+
+
+def access(store: Store, filled: Filled) -> None:
+    """What people did, and the tokens that they have."""
+    at = filled.clock.now
+    kinds = {"run": "7", "manager": "7", "graph": "g7", "schedule": "nightly", "webhook": "portal"}
+    store.access.record_access(
+        [AccessRow(at, "a", "*", "o", None, 200, "done", kind=kind, subject=key) for kind, key in kinds.items()]
+    )
+    middle = FILLED_FROM + timedelta(minutes=filled.size.runs // 2)
+    for wanted in (
+        {},
+        {"caller": "caller-3"},
+        {"operation": "operation-3"},
+        {"subject": "77", "kind": "run"},
+        {"outcome": "outcome-3"},
+    ):
+        store.access.list_access(51, **wanted)  # type: ignore[arg-type]
+        store.access.list_access(51, **wanted, before=(middle, 77))  # type: ignore[arg-type]
+        store.access.list_access(51, **wanted, since=FILLED_FROM, until=middle)  # type: ignore[arg-type]
+        with limited("default"):
+            store.access.list_access(51, **wanted, before=(middle, 77))  # type: ignore[arg-type]
+    store.tokens.create_token("ci", "read", "*", "0" * 64, None, "ann")
+    store.tokens.list_tokens(live=True)
+    store.tokens.tokens_used({"0" * 64: at})
+    store.tokens.revoke_token("ci", "ann")
+    store.tokens.list_tokens()
 
 
 def audits(store: Store, filled: Filled) -> None:

@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
+from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.webhooks import Tried
 from crawler_lifecycle.store import open_store, upgrade
@@ -100,6 +101,9 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
             store.webhooks.note_tries(made.webhook_id, "f", [Tried(event.seq, error)], event.seq, settled=True)
         store.webhooks.pause_webhook("shop", "enough")
         assert store.webhooks.delete_webhook("shop")
+        store.access.record_access([AccessRow(clock.now, "ann", "*", "stopRun", None, 200, "done")])
+        store.tokens.create_token("ci", "read", "*", "0" * 64, None, "ann")
+        assert store.tokens.revoke_token("ci", "ann").revoked_at is not None
     finally:
         store.close()
 
@@ -111,7 +115,7 @@ def test_an_upgrade_that_has_nothing_to_do_needs_no_more(limited: str) -> None:
 @pytest.mark.parametrize("statement", [
     "UPDATE correction SET kind = 'late'", "DELETE FROM correction", "REPLACE INTO correction (id) VALUES (1)",
     "UPDATE correction SET evidence = '{}', kind = 'late'", "UPDATE status_transition SET lag_ms = 0",
-    "DELETE FROM status_transition",
+    "DELETE FROM status_transition", "UPDATE access_log SET caller = 'nobody'",
     "UPDATE run_history, correction SET correction.lag_ms = 0",
     "UPDATE cancellation_log SET requested_by = 'nobody'", "DELETE FROM cancellation_log",
     "INSERT INTO correction (id) VALUES (1) ON DUPLICATE KEY UPDATE lag_ms = 0",
@@ -125,7 +129,7 @@ def test_every_table_is_granted_or_kept_on_purpose() -> None:
     granted = {
         name for line in grants() for name in re.findall(r"GRANT UPDATE(?:, DELETE)? ON lifecycle\.(\w+) ", line)
     }
-    kept = {"status_transition", "correction", "cancellation_log", "schema_compatibility"}
+    kept = {"status_transition", "correction", "cancellation_log", "access_log", "schema_compatibility"}
     assert granted == set(metadata.tables) - kept
 
 

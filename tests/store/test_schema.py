@@ -121,6 +121,9 @@ FROZEN = {
     "0001_first_schema.py": "77da91be64e8e062",
     "0002_fingerprint.py": "0c5cb3a51b0bc926",
     "0003_compressed_logs.py": "feb4bb84a675098e",
+    "0004.mysql.sql": "97672d72c2ad915a",
+    "0004.sqlite.sql": "eab2825c3f5fa499",
+    "0004_access.py": "02632a314988721c",
 }
 
 
@@ -133,7 +136,7 @@ def test_a_migration_that_landed_never_changes() -> None:
 OLDER = ["DROP TABLE crawler_memory", "ALTER TABLE task_history RENAME COLUMN retry_note TO former"]
 
 
-@pytest.mark.parametrize("version", ["0001", "0002", "0003", "none"])
+@pytest.mark.parametrize("version", ["0001", "0002", "0003", "0004", "none"])
 def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(empty_url: str, version: str) -> None:
     upgrade(empty_url)
     write(empty_url, *OLDER, f"UPDATE alembic_version SET version_num = '{version}'")
@@ -196,7 +199,7 @@ def test_a_build_with_another_migration_of_the_same_number_is_told_apart(empty_u
             use(empty_url)
 
 
-@pytest.mark.parametrize("version", [None, "0001", "0002", "0003", "0999"])
+@pytest.mark.parametrize("version", [None, "0001", "0002", "0003", "0004", "0999"])
 def test_a_database_with_records_that_can_be_used_is_not_created_anew(empty_url: str, version: str | None) -> None:
     upgrade(empty_url)
     write(
@@ -302,13 +305,13 @@ def test_ping_names_versions_and_the_cure(store: Store, empty_url: str) -> None:
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
     write(empty_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0003.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0004.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
     assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
     write(empty_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0003.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0004.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)

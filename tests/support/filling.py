@@ -211,6 +211,22 @@ def fill_findings(connection: sa.Connection) -> None:
     _insert(connection, "audit_finding", columns, "run_history")
 
 
+def fill_access(connection: sa.Connection) -> None:
+    """A row of the access log about each run that there is, by one of a few tokens."""
+    columns = {
+        "at": "created_at",
+        "caller": _name(connection, "caller-", f"run_id % {NAMES}"),
+        "operation": _name(connection, "operation-", f"run_id % {NAMES}"),
+        "outcome": _name(connection, "outcome-", f"run_id % {NAMES}"),
+        "subject": _name(connection, "", "run_id"),
+        "kind": "'run'",
+        "project": "project",
+        "caller_project": "'*'",
+        "requests": "1",
+    }
+    _insert(connection, "access_log", columns, "run_history")
+
+
 def fill_graphs(connection: sa.Connection) -> None:
     """A graph that ended when it did for each run that there is, with a step for each task, and a draft of a page."""
     columns = {

@@ -22,26 +22,31 @@ _WAIT_S, _TRIES = 2, 60
 _NOT_FREE, _NO_ALGORITHM = 1205, {1221, 1845, 1846, 4080, 4092}
 
 
-def first_statements(dialect: str) -> list[str]:
-    """Return the statements that create the first schema."""
-    return (_FOLDER / f"0001.{dialect}.sql").read_text().rstrip().removesuffix(";").split(";\n\n")
+def frozen_statements(dialect: str, version: str = "0001") -> list[str]:
+    """Return the statements of a version that create tables: those of the first schema, or later ones."""
+    return (_FOLDER / f"{version}.{dialect}.sql").read_text().rstrip().removesuffix(";").split(";\n\n")
 
 
 @functools.cache
 def first_columns() -> Mapping[str, frozenset[str]]:
     """Return the columns of each table of the first schema, in the order in which the tables are created."""
     found = {}
-    for statement in first_statements("sqlite"):
+    for statement in frozen_statements("sqlite"):
         if (made := _CREATES.match(statement)) and not made[2]:
             found[made[1]] = frozenset(re.findall(r"^\t\"?([a-z_]+)\"? ", statement, re.MULTILINE))
     return found
 
 
 def create_first(connection: Connection) -> None:
-    """Create the first schema. Tables and indexes that exist already stay: MySQL does not roll back an interrupted
-    upgrade.
+    """Create the first schema."""
+    create_tables(connection, "0001")
+
+
+def create_tables(connection: Connection, version: str) -> None:
+    """Create the tables of a version. Tables and indexes that exist already stay: MySQL does not roll back an
+    interrupted upgrade.
     """
-    for statement in first_statements(connection.dialect.name):
+    for statement in frozen_statements(connection.dialect.name, version):
         made = _CREATES.match(statement)
         if made is None or made[2] is None or not inspect(connection).has_index(made[2], made[1]):
             connection.exec_driver_sql(statement)

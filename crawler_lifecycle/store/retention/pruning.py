@@ -30,6 +30,7 @@ from crawler_lifecycle.domain.retention import (
 )
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import webhook_sink
+from crawler_lifecycle.store.access import access_log
 from crawler_lifecycle.store.audits.tables import audit_finding
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
@@ -264,6 +265,11 @@ def _sources() -> Mapping[str, Source]:
             rule=_finding,
             still=lambda before: (found.status.in_(CLOSED), found.last_seen < before),  # audits may find it again
             marks=False,
+        ),
+        Source(
+            access_log,
+            columns=(access_log.c.at,),
+            rule=lambda row, _, before: None if row["at"] < before else Stays.RECENT,
         ),
     )
     return {source.table.name: source for source in sources}
