@@ -368,7 +368,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
     assert pods["items"]
     assert first["status"]["completionTime"] <= min(pod["metadata"]["creationTimestamp"] for pod in pods["items"])
 
-    release("upgrade", *words, "--set", "image.tag=0.5.0", "--set", "settings.LIFECYCLE_AUDIT__EVERY_S=60")
+    release("upgrade", *words, "--set", "image.tag=0.5.0", "--set-string", "settings.LIFECYCLE_AUDIT__EVERY_S=60")
     assert images() == {"registry.corp.test/crawler-lifecycle:0.5.0"}
     second = migration()
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
