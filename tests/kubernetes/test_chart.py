@@ -196,6 +196,8 @@ def test_everything_at_once() -> None:
         assert proxy["restartPolicy"] == "Always"
         (port,) = of_kind("Service", found)[name]["spec"]["ports"]
         assert port["targetPort"] in {one["name"] for one in proxy["ports"]}
+    (target,) = of_kind("BackendTLSPolicy", found)["gateway"]["spec"]["targetRefs"]
+    assert target["name"] in of_kind("Service", found), "the Gateway speaks TLS with it"
     account = of_kind("ServiceAccount", found)["worker-export"]
     assert "eks.amazonaws.com/role-arn" in account["metadata"]["annotations"]
     assert of_kind("LocalQueue", found)["shops"]["metadata"]["namespace"] == CRAWLS
@@ -242,6 +244,16 @@ REFUSED = [
     (
         ["internalTls.enabled=true", "internalTls.image=x:1", "internalTls.secret=s"],
         *("authorities.https is empty", "ca.crt"),
+    ),
+    (
+        [*(f"internalTls.{one}" for one in ("enabled=true", "image=x:1", "secret=s")), "authorities.https=a",
+         "ingress.enabled=true"],
+        *("ingress.annotations are empty", "backend-protocol: HTTPS"),
+    ),
+    (
+        [*(f"internalTls.{one}" for one in ("enabled=true", "image=x:1", "secret=s")), "authorities.https=a",
+         "gatewayApi.enabled=true"],
+        *("gatewayApi.backendAuthority is empty", "ca.crt"),
     ),
     (["ingress.enabled=true"], "ingress.host is empty", "people open the page"),
     (["ingress.enabled=true", "ingress.host=a.test"], "ingress.tlsSecret is empty", "kubernetes.io/tls"),
@@ -356,7 +368,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
     assert pods["items"]
     assert first["status"]["completionTime"] <= min(pod["metadata"]["creationTimestamp"] for pod in pods["items"])
 
-    release("upgrade", *words, "--set", "image.tag=0.5.0", "--set", "settings.LIFECYCLE_AUDIT__EVERY_S=60")
+    release("upgrade", *words, "--set", "image.tag=0.5.0", "--set-string", "settings.LIFECYCLE_AUDIT__EVERY_S=60")
     assert images() == {"registry.corp.test/crawler-lifecycle:0.5.0"}
     second = migration()
     assert second["metadata"]["uid"] != first["metadata"]["uid"]

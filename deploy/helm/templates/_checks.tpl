@@ -57,6 +57,8 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- end }}
 {{- if not $v.authorities.https }}{{ include "refuse" (list "authorities.https" "is empty, and internalTls.enabled is true" "name a Secret whose ca.crt has the authority of internalTls.secret, and the public ones that you need") }}{{ end }}
 {{- end }}
+{{- if and $v.internalTls.enabled $v.ingress.enabled (not $v.ingress.annotations) }}{{ include "refuse" (list "ingress.annotations" "are empty, and internalTls.enabled is true" "say to your controller that the Service speaks TLS, as nginx.ingress.kubernetes.io/backend-protocol: HTTPS does") }}{{ end }}
+{{- if and $v.internalTls.enabled $v.gatewayApi.enabled (not $v.gatewayApi.backendAuthority) }}{{ include "refuse" (list "gatewayApi.backendAuthority" "is empty, and internalTls.enabled is true" "name a ConfigMap whose ca.crt has the authority of internalTls.secret") }}{{ end }}
 
 {{- if and $v.ingress.enabled $v.gatewayApi.enabled }}{{ include "refuse" (list "gatewayApi.enabled" "is true, and ingress.enabled, too" "choose one of the two") }}{{ end }}
 {{- range $where, $way := dict "ingress" $v.ingress "gatewayApi" $v.gatewayApi }}

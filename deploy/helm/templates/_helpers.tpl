@@ -73,14 +73,6 @@ capabilities: {drop: [ALL]}
     secretKeyRef: {name: {{ index . 1 }}, key: {{ index . 2 }}{{ if gt (len .) 3 }}, optional: true{{ end }}}
 {{- end }}
 
-{{/* What some nights do: a CronJob's pod has no way to the cluster. */}}
-{{- define "nightly" -}}
-concurrencyPolicy: Forbid
-startingDeadlineSeconds: 3600
-successfulJobsHistoryLimit: 3
-failedJobsHistoryLimit: 3
-{{- end }}
-
 {{/* Authorities that have a Secret: name -> Secret. */}}
 {{- define "authorities" -}}
 {{- range $name, $secret := .Values.authorities }}

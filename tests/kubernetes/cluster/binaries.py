@@ -68,8 +68,10 @@ KINDS = (
         )
         for kind in ("podmonitors", "prometheusrules", "servicemonitors")
     ),
-    ("sigs.k8s.io/gateway-api", "config/crd/standard/gateway.networking.k8s.io_gateways.yaml"),
-    ("sigs.k8s.io/gateway-api", "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"),
+    *(
+        ("sigs.k8s.io/gateway-api", f"config/crd/standard/gateway.networking.k8s.io_{kind}.yaml")
+        for kind in ("backendtlspolicies", "gateways", "httproutes")
+    ),
     *(
         ("sigs.k8s.io/kueue", f"config/components/crd/bases/kueue.x-k8s.io_{kind}.yaml")
         for kind in ("clusterqueues", "localqueues", "resourceflavors", "workloadpriorityclasses")
