@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -170,9 +170,12 @@ def build(connect: Callable[[], Gateway]) -> MCPServer:
 
     server = MCPServer("crawler-lifecycle", version=installed(), instructions=INSTRUCTIONS, log_level="WARNING")
     tools = Tools(connect)
-    for tool in (tools.list_runs, tools.list_crawlers, tools.describe_run, tools.why, tools.logs, tools.items):
+    reads: Sequence[Callable[..., str]]
+    reads = (tools.list_runs, tools.list_crawlers, tools.describe_run, tools.why, tools.logs, tools.items)
+    writes: Sequence[tuple[Callable[..., str], bool]] = ((tools.start_run, False), (tools.stop_run, True))
+    for tool in reads:
         server.add_tool(told(tool), annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
-    for tool, kills in ((tools.start_run, False), (tools.stop_run, True)):
+    for tool, kills in writes:
         hints = ToolAnnotations(read_only_hint=False, destructive_hint=kills)
         server.add_tool(told(tool), annotations=hints, structured_output=False)
     return server

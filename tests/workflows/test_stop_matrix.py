@@ -1,4 +1,4 @@
-"""The stop matrix: every cell of the table in ``tests/support/stopping.md``, played on the real activities and the real store.
+"""The stop matrix: every cell of ``tests/support/stopping.md``, played on the real activities and the real store.
 
 One test plays some cells at once, each with its own run; what differs from the table is told cell by cell.
 """

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
@@ -150,7 +151,8 @@ def _has(api: Api, right: Right, user: str | None) -> bool:
         asked["subresource"] = sub
     if resource == "namespaces":
         asked["namespace"] = asked["name"] = right.name or api.namespace
-    kind, spec = "SelfSubjectAccessReview", {"resourceAttributes": asked}
+    kind = "SelfSubjectAccessReview"
+    spec: dict[str, Any] = {"resourceAttributes": asked}
     if user is not None:
         kind, spec = "SubjectAccessReview", {**spec, "user": user, "groups": _groups(user)}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
