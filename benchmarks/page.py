@@ -133,6 +133,7 @@ async def _server_time(gateway: Gateway) -> None:
 async def _first_visit(browser: Browser, gateway: Gateway) -> None:
     """Visitors with an empty cache; what they load, and when they can use it."""
     found: list[Visit] = []
+    empty = await _empty(browser)
     for _ in range(VISITS):
         async with visiting(browser, gateway.url + "/", until="#runs tr") as visit:
             await asyncio.sleep(3)  # what the stream sends at first belongs to the visit
@@ -142,10 +143,29 @@ async def _first_visit(browser: Browser, gateway: Gateway) -> None:
     without = sum(size for path, size in loaded.items() if path != "/page/events")
     print(f"first visit of / in Chromium: can be used after {usable:.0f} ms, ", end="")
     print(f"{usable / 1000 / FIRST_S:.2f} of the reach ({FIRST_S:g} s); first byte after {answered:.0f} ms, ", end="")
-    print(f"first paint after {painted:.0f} ms (reach: <= {PAINT_S * 1000:g})")
+    print(f"first paint after {painted:.0f} ms (reach: <= {PAINT_S * 1000:g}; an empty page {empty:.0f})")
     print(f"  the list itself: {loaded['/'] / 1024:.1f} KB (reach: <= {LIST_BYTES / 1024:g})")
     print(
         f"  bytes over the wire: {without / 1024:.1f} KB (reach: <= {FIRST_BYTES / 1024:g}), and of the stream ", end=""
     )
     print(f"{loaded['/page/events'] / 1024:.1f} KB: ", end="")
     print(", ".join(f"{path} {size / 1024:.1f}" for path, size in sorted(loaded.items(), key=lambda one: -one[1])))
+
+
+async def _empty(browser: Browser) -> float:
+    """Milliseconds until the first paint of a page of one word, from a server that does nothing else."""
+    body = b"<!doctype html><title>empty</title><p>empty"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port, painted = server.sockets[0].getsockname()[1], list[float]()
+        for _ in range(VISITS):
+            async with visiting(browser, f"http://127.0.0.1:{port}/", until="p") as visit:
+                painted.append(visit.painted_ms)
+        return middle(painted)

@@ -47,14 +47,12 @@ async def run(world: PageWorld) -> None:
     """Print the figures of a run."""
     large, t = world.new_large_run(TASKS), task_history.c
     _move_tasks(world, large.run_id, 1, TASKS // 2, "SUCCEEDED")
-    event: dict[str, object] = {"subject": run_subject(large.run_id), "subject_uid": large.run_uid}
-    event |= {"run_id": large.run_id, "attempt": 1}
 
     def move(n: int) -> None:
         changed = sa.update(task_history).where(t.run_id == large.run_id, t.task_index == TASKS // 2 + n)
         with world.store.database.writing() as connection:
             connection.execute(changed.values(status="SUCCEEDED", ended_at=datetime.now(UTC)))
-            _tell(connection, event)
+            _tell(connection, run_subject(large.run_id), large.run_uid, large.run_id)
 
     path = f"/runs/{large.run_id}"
     await _report(world, f"page of a run of {TASKS:,} tasks", path, RUN_S, "#squares > span", move)
@@ -75,15 +73,13 @@ async def _graph(world: PageWorld, key: str, graph: Workflow, reach_s: float) ->
     for page, data in enumerate(pages):
         graphs.add_graph_page(row.graph_id, page, data)
     graphs.make_graph(row.graph_id)
-    event: dict[str, object] = {"subject": graph_subject(key), "subject_uid": row.graph_uid}
-    event |= {"run_id": None, "attempt": 1}
 
     def move(n: int) -> None:
         s = graph_step.c
         changed = sa.update(graph_step).where(s.graph_id == row.graph_id, s.number == n)
         with world.store.database.writing() as connection:
             connection.execute(changed.values(state="completed"))
-            _tell(connection, event)
+            _tell(connection, graph_subject(key), row.graph_uid)
 
     await _report(world, f"graph of {len(spec.steps):,} steps ({key})", f"/graphs/{key}", reach_s, DRAWN, move)
     async with visiting(world.browser, world.gateway.url + f"/graphs/{key}", NOTE_DRAWN, until=DRAWN) as visit:
@@ -119,14 +115,9 @@ def _fan(steps: int) -> Workflow:
     return graph.add("last", crawl("books"), names)
 
 
-def _tell(connection: sa.Connection, event: dict[str, object]) -> None:
-    told = {
-        "type": "benchmark.told",
-        "event_key": f"told-{time.time_ns()}",
-        "body": {},
-        "created_at": datetime.now(UTC),
-    }
-    insert_event(connection, {**event, **told})
+def _tell(connection: sa.Connection, subject: str, uid: str, run_id: int | None = None) -> None:
+    key = f"told-{time.time_ns()}"
+    insert_event(connection, datetime.now(UTC), "benchmark.told", subject, uid, {}, run_id=run_id, event_key=key)
 
 
 async def _report(

@@ -24,8 +24,8 @@ LATE_S, CORES = 1.0, 0.6
 #: Many pages at one gateway: half of them show the list, each of the others a run of its own.
 PAGES, LIVE_RUNS, MANY_CORES, MORE_MB = 200, 1000, 0.3, 150.0
 PRESS_MS = 100.0
-#: What a row's counters say; spaces between thousands are thin ones.
-_PAGES = re.compile(rb'<tr id="run-(\d+)">|([0-9\xe2\x80\xaf]+) / [^<]* / ')
+#: A row, and what its counters say; spaces between thousands are thin ones.
+_PAGES = re.compile(rb'<tr id="run-(\d+)"|<td class="n" role="cell">([0-9\xe2\x80\xaf]+)</td>')
 #: Notes of every row that changes its number of pages, and when it is painted.
 NOTE_ROWS = """
 window.rowTimes = [];

@@ -74,10 +74,10 @@ class Writer:
         """One more page of the next run."""
         self.written += 1
         fence, pages, now = self.runs[self.written % len(self.runs)], 1_000_000 + self.written, datetime.now(UTC)
-        event = {"subject": run_subject(fence.run_id), "subject_uid": fence.run_uid, "run_id": fence.run_id}
-        event |= {"attempt": 1, "type": "benchmark.told", "event_key": f"told-{time.time_ns()}", "body": {"n": pages}}
+        key = f"told-{time.time_ns()}"
         moved = sa.update(run_history).where(run_history.c.run_id == fence.run_id)
         with self.store.database.writing() as connection:
             connection.execute(moved.values(pages=pages, updated_at=now, last_progress_at=now))
-            insert_event(connection, {**event, "created_at": now})
+            about = ("benchmark.told", run_subject(fence.run_id), fence.run_uid)
+            insert_event(connection, now, *about, {"n": pages}, run_id=fence.run_id, event_key=key)
         self.committed[fence.run_id, pages] = time.time()

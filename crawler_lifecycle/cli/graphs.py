@@ -17,7 +17,7 @@ from .inputs import answer_of, content_of, json_of
 from .output import as_json, clean, emit, say_note, show_facts, show_rows
 from .problems import CommandFailed, Exit
 from .session import current, say
-from .subjects import By, End, Force, Kind, Limit, Project, Proof, Reason, Yes, status_of
+from .subjects import By, End, Force, Kind, Limit, Project, Proof, Reason, Search, Sort, Yes, status_of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -145,11 +145,13 @@ def list_graphs(
     *,
     state: Annotated[list[State] | None, Parameter(help="only graphs in this state; may be repeated")] = None,
     name: Annotated[str | None, Parameter(help="only graphs of this name")] = None,
+    search: Search = None,
+    sort: Sort = None,
     project: Project = None,
     limit: Limit = 50,
 ) -> None:
     """List graphs, newest first; drafts only with --state draft."""
-    GRAPH.list_all(limit, state=state, name=name, project=project)
+    GRAPH.list_all(limit, state=state, name=name, search=search, sort=sort, project=project)
 
 
 def describe(

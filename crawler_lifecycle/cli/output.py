@@ -196,8 +196,9 @@ def emit_list(
 def show_list(path: str, columns: Sequence[Column], *, key: str, empty: str, **filters: Any) -> None:
     """Write the rows of a list of the API in the format of ``-o``. ``key`` is the field with a row's id."""
     with current().gateway() as gateway:
-        rows = gateway.rows(path, **filters)
+        rows = gateway.rows(path, last=(beside := dict[str, Any]()), **filters)
     emit_list(path.rpartition("/")[2], rows, columns, name=key, empty=empty)
+    say_note(beside)
 
 
 def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:

@@ -32,6 +32,8 @@ LONGEST_PAUSE_S = 1.0
 
 By = Annotated[str | None, Parameter(help="who requests it; default: you")]
 Project = Annotated[str | None, Parameter(help="project, with a token of all projects; default: that of the token")]
+Search = Annotated[str | None, Parameter(help="only those with this text, in any case; docs/gateway.md says where")]
+Sort = Annotated[str | None, Parameter(help="order by this column; -COLUMN: the largest first")]
 Limit = Annotated[int, Parameter(help="show at most this many")]
 Reason = Annotated[str | None, Parameter(help="reason for the record")]
 Shown = Annotated[str | None, Parameter(help="reason to show")]

@@ -79,7 +79,7 @@ class Sweep:
         for run in store.deletion.open_deletions(due):
             yield f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref)
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
-            for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
+            for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=[status]):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
                     notify = partial(self.manager_commands.notify, manager)
                     yield f"the {what} of manager {manager.manager_id}", notify

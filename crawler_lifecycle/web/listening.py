@@ -135,7 +135,11 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         raise Unservable(f"{address}: {error.strerror}; set {setting}__HOST to an address of this machine") from None
     try:
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server(where, family=family, backlog=2048, dualstack_ipv6=both)
+        bound = socket.create_server(where, family=family, backlog=2048, dualstack_ipv6=both)
+        # Connections inherit it. Else the body of an answer, written after its head, may wait 40 ms for the client's
+        # acknowledgement; asyncio sets it by itself only for sockets with an explicit protocol.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return bound
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             cure = f"end the program that listens there, or set {setting}__PORT to another port"

@@ -107,6 +107,13 @@ def test_a_plain_request_is_served_and_the_connection_kept(server: Any) -> None:
         assert _answer(connection, GET) == (200, b"ok")
 
 
+def test_an_answer_in_two_writes_does_not_wait_for_the_client() -> None:
+    with bind("127.0.0.1", 0, "LIFECYCLE_TEST") as bound, socket.create_connection(bound.getsockname()):
+        accepted, _ = bound.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_whoever_says_nothing_or_half_a_head_loses_the_connection(server: Any, time_is_up: Callable[[], None]) -> None:
     for said in [b"", b"GET /ok HT", b"GET /ok HTTP/1.1\r\nHost: x\r\nA: "]:
         with _connected(server) as connection:

@@ -42,8 +42,8 @@ from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
 from crawler_lifecycle.ports.schedules import TargetRef
 from crawler_lifecycle.ports.webhooks import Tried
 from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
-from crawler_lifecycle.store.runs import search
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, crawl, group, step
@@ -114,6 +114,13 @@ MAY = {
     ("latest_due", "scan", "schedule"): "all schedules, of which there are thousands, and one due time of each",
     ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
     ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
+    **{
+        (method, "scan", table): "the newest are read in the order of the key, and SQLite reads an index of names"
+        for method, table in (
+            *(("search_managers", "manager"), ("count_found_managers", "manager")),
+            *(("search_graphs", "graph"), ("count_found_graphs", "graph")),
+        )
+    },
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
@@ -442,6 +449,18 @@ def searching(store: Store, filled: Filled) -> None:
                 store.runs.search_runs(text, **wanted)  # type: ignore[arg-type]
             store.runs.search_runs(None, "-took", **wanted)  # type: ignore[arg-type]
             store.runs.count_found(100, **wanted)  # type: ignore[arg-type]
+        for text in ("m1", "7"):
+            store.managers.search_managers(text)
+            store.managers.search_managers(text, status=["COMPLETED", "FAILED"])
+            store.graphs.search_graphs(text.replace("m", "g"))
+            store.graphs.search_graphs(text, states=[GraphState.COMPLETED, GraphState.EXECUTING])
+        for sort in ("live", "-wait"):
+            store.managers.search_managers(None, sort, name="m7")
+        store.graphs.search_graphs(None, "-took", name="g7")
+        store.managers.count_found_managers(100)
+        store.managers.count_found_managers(100, status=["COMPLETED"], name="m7")
+        store.graphs.count_found_graphs(100)
+        store.graphs.count_found_graphs(100, states=[GraphState.COMPLETED, GraphState.EXECUTING])
     store.runs.known_values(100)
 
 
@@ -476,7 +495,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
         store.corrections.list_corrections(before_id=ID_MAX, kind=kind)
     store.corrections.correction_summary(FILLED_FROM + timedelta(minutes=filled.size.runs - 500))
     store.overdue.overdue_looks(START)
-    for status in (None, "COMPLETED"):
+    for status in ([], ["COMPLETED", "FAILED"]):
         store.managers.list_managers(7, status=status)
         store.managers.list_managers(7, status=status, name="m7")
     store.managers.find_manager(None, "flow-7")
@@ -499,7 +518,7 @@ def managing(world: World, size: Size) -> None:
     managers.find_manager(None, "flow-7")
     managers.list_managers(7)
     managers.list_managers(name="m7")
-    managers.list_managers(7, status="COMPLETED", name="m7")
+    managers.list_managers(7, status=["COMPLETED"], name="m7")
     managers.reserve_manager(NEW)
     managed = Managed.begun(world)
     for n in range(size.large // 1000):

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.output import clean, emit, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.cli.subjects import By, End, Force, Kind, Limit, Project, Proof, Reason, Yes
+from crawler_lifecycle.cli.subjects import By, End, Force, Kind, Limit, Project, Proof, Reason, Search, Sort, Yes
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, manager_state
 from crawler_lifecycle.subjects import MANAGER as SUBJECT
@@ -36,15 +36,19 @@ State = Literal["all", "buffered", "delayed", "queued", "starting", "started", "
 
 def list_managers(
     *,
-    status: Annotated[str | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")] = None,
+    status: Annotated[
+        list[str] | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")
+    ] = None,
     name: Annotated[str | None, Parameter(help="only managers of this name")] = None,
     flow: Annotated[str | None, Parameter(help="only the manager of this flow; needs --name")] = None,
+    search: Search = None,
+    sort: Sort = None,
     project: Project = None,
     limit: Limit = 50,
 ) -> None:
     """List managers, newest first."""
-    filters = {"name": name, "flow_id": flow, "project": project}
-    MANAGER.list_all(limit, status=status.upper() if status else None, **filters)
+    filters = {"name": name, "flow_id": flow, "search": search, "sort": sort, "project": project}
+    MANAGER.list_all(limit, status=[word.upper() for word in status or ()], **filters)
 
 
 def describe(

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_list, show_rows
+from crawler_lifecycle.cli.output import emit, emit_list, say_note, show_facts, show_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say, time_of
-from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Project, Proof, Reason, Yes
+from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Project, Proof, Reason, Search, Sort, Yes
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import POOL, plain
 
@@ -49,6 +49,8 @@ def list_runs(
             negative=(), help="only runs that failed or lack fields, were not stopped, and had no good run after them"
         ),
     ] = False,
+    search: Search = None,
+    sort: Sort = None,
     project: Project = None,
     limit: Limit = 50,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="show changes until Ctrl-C")] = False,
@@ -65,6 +67,8 @@ def list_runs(
         "pool": pool,
         "flow_id": flow,
         "parent": parent,
+        "search": search,
+        "sort": sort,
         "project": project,
         "created_from": None if since is None else time_of("--since", since, now),
         "created_until": None if until is None else time_of("--until", until, now),
@@ -72,6 +76,8 @@ def list_runs(
     }
     with current().gateway() as gateway:
         if watch:
+            if sort:
+                raise CommandFailed(Exit.USAGE, "--sort cannot be used to watch a list", None, "leave out --watch")
             from .watch import watch_list
 
             return watch_list(gateway, filters, limit)
@@ -80,6 +86,7 @@ def list_runs(
     empty = "no runs; next: crawlctl crawler list"
     overdue = {"overdue": beside.get("overdue")}
     emit_list("runs", rows, RUN.subject.columns, name="run_id", empty=empty, beside=overdue)
+    say_note(beside)
     return Exit.DONE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -54,21 +54,32 @@ class OfProject(Paging):
     project: str | None = None
 
 
-def _order(value: str) -> str:
-    if value.removeprefix("-") not in SORTS:
-        raise ValueError(f"choose from {', '.join(SORTS)}; with a - in front, the largest is first")
-    return value
-
-
 def _trimmed(value: object) -> object:
     return (value.strip() or None) if isinstance(value, str) else value
 
 
-class RunFilters(OfProject):
-    """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
+def order(sorts: Collection[str]) -> AfterValidator:
+    """Return a check that a list can be put in this order."""
+
+    def check(value: str) -> str:
+        if value.removeprefix("-") not in sorts:
+            raise ValueError(f"choose from {', '.join(sorts)}; with a - in front, the largest is first")
+        return value
+
+    return AfterValidator(check)
+
+
+class Searched(OfProject):
+    """Parameters of a list that can be searched and put in order."""
 
     search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = None
-    sort: Annotated[str, AfterValidator(_order)] | None = None
+    sort: str | None = None
+
+
+class RunFilters(Searched):
+    """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
+
+    sort: Annotated[str, order(SORTS)] | None = None
     status: Annotated[list[RunStatus], Field(default_factory=list)]
     stage: Stage | None = None
     crawler: str | None = None

@@ -6,22 +6,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
-from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
+from crawler_lifecycle.gateway.api.lists import Listed, counted, page_of
+from crawler_lifecycle.gateway.api.paging import Paging, Searched, order
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.graphs.commands import OPEN, found
 from crawler_lifecycle.gateway.runs.answers import Stop
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.graphs.reads import SORTS
 from crawler_lifecycle.web.problems import Problem
 
 Path = Annotated[str, Field(min_length=1, max_length=PATH_MAX)]
@@ -31,9 +35,10 @@ class _Pages(Paging):
     page_size: int = Field(default=50, ge=1, le=500)
 
 
-class GraphFilters(_Pages, OfProject):
+class GraphFilters(_Pages, Searched):
     """Filters of ``GET /v1/graphs``; ``state`` and ``id`` may be given several times."""
 
+    sort: Annotated[str, order(SORTS)] | None = None
     state: list[GraphState] = Field(default_factory=list)
     id: list[str] = Field(default_factory=list, max_length=50)
     name: str | None = Field(default=None, max_length=NAME_MAX)
@@ -128,11 +133,10 @@ class AcceptedGraph(Graph):
     """A note for the caller, such as that it takes effect later."""
 
 
-class GraphPage(BaseModel):
+class GraphPage(Listed):
     """A page of graphs."""
 
     graphs: list[Graph]
-    next_page_token: str | None
 
 
 def as_sent(row: StepRow) -> StepRow:
@@ -199,21 +203,30 @@ class GraphViews:
         self.graphs, self._blocked, self.clock = graphs, blocked, clock
 
     def page(self, filters: GraphFilters) -> GraphPage:
-        """Return the graphs that fit the filters, newest first. Blocks."""
+        """Return the graphs that fit the filters, newest first. Blocks. Raises ``InvalidRequest``."""
+        if filters.id and (filters.search or filters.sort):
+            raise InvalidRequest("id: finds these graphs; leave search and sort out")
         with narrowed(filters.project):
             return self._page(filters)
 
     def _page(self, filters: GraphFilters) -> GraphPage:
-        before = decode("graph", filters.page_token)
+        wanted: dict[str, Any] = {"states": filters.state, "name": filters.name}
         if filters.id:
             named = [row for row in map(self.graphs.find_graph, dict.fromkeys(filters.id)) if row is not None]
             fitting = [row for row in named if not filters.state or row.state in filters.state]
-            rows = sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
+            page = sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
+            more: dict[str, Any] = {"next_page_token": None}
         else:
-            rows = self.graphs.list_graphs(before, filters.page_size + 1, states=filters.state, name=filters.name)
-        page, token = cut("graph", rows, filters.page_size, lambda row: row.graph_id)
+            newest, search = self.graphs.list_graphs, partial(self.graphs.search_graphs, **wanted)
+            page, more = page_of("graphs", filters, partial(newest, **wanted), search, lambda row: row.graph_id)
         answers = [Graph.of(row, self._blocked.listed_workflow(graph_workflow_id(row.key))) for row in page]
-        return GraphPage(graphs=answers, next_page_token=token)
+        return GraphPage(graphs=answers, **more)
+
+    def counted(self, filters: GraphFilters, page: GraphPage) -> str:
+        """Return the number of graphs that fit the filters, for people. Blocks."""
+        with narrowed(filters.project):
+            count = partial(self.graphs.count_found_graphs, states=filters.state, name=filters.name)
+            return counted(filters, page, len(page.graphs), count)
 
     async def one(self, key: str) -> Graph:
         """Return one graph. Raises ``Problem`` 404."""

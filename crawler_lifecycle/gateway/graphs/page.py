@@ -13,9 +13,23 @@ from crawler_lifecycle.domain.graph.spec import GraphState, StepState
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.graphs.answers import Graph, GraphFilters, GraphViews, StepFilters, step_token
 from crawler_lifecycle.gateway.graphs.commands import CancelGraph, GraphCommands, Reason, RetryGraph, StopGraphBody
+from crawler_lifecycle.gateway.page.parts.choosing import Chooser
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
+from crawler_lifecycle.store.graphs.reads import SORTS
 from crawler_lifecycle.subjects import GRAPH, Subject
+
+CHOOSER = Chooser(
+    GRAPH,
+    "/graphs",
+    "Id, name, tag",
+    facets={"state": "State"},
+    values={"state": list(GraphState)},
+    sorts={name: name.capitalize() for name in SORTS} | {"id": "Graph"},
+    presets={"All": {}, "Live": {"state": ["executing"]}, "Failed": {"state": ["discarded"]}},
+    several=("state", "id"),
+    largest=("took",),
+)
 
 
 class GraphForm(ActionForm):
@@ -36,9 +50,9 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
         """List graphs, newest first."""
         filters = read(GraphFilters, request.query_params.multi_items())
         page = views.page(filters)
-        values: dict[str, Any] = {"rows": [one.model_dump() for one in page.graphs], "states": list(GraphState)}
-        values["more"] = next_page(filters, page.next_page_token)
-        return answer(request, "graphs.html", filters=filters, now=clock(), **values)
+        values = CHOOSER.shown(filters, {}, page.next_page_token)
+        values |= {"rows": [one.model_dump() for one in page.graphs], "total": views.counted(filters, page)}
+        return answer(request, "list.html", note=page.note, start="Graph", now=clock(), **values)
 
     @app.get("/graphs/{id}", operation_id="showGraph", include_in_schema=False)
     async def show_graph(id: str, request: Request) -> Response:

@@ -145,7 +145,13 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
 
     @app.get("/v1/graphs", operation_id="listGraphs", **documents(GraphPage))
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
-        """The graphs that fit all given filters, newest first. Drafts are listed only if `state` asks for them."""
+        """The graphs that fit all given filters, newest first. Drafts are listed only if `state` asks for them.
+
+        ``search`` selects graphs that contain this text in their id, name or tags; upper and lower case are the same.
+        ``sort`` is another order: id, name, state or took, with a ``-`` in front for the largest first. Both read the
+        newest 2,000 graphs that meet the other filters. A search goes on among older ones by name; ``note`` says what
+        it left out.
+        """
         return conditional(request, views.page(filters))
 
     @app.get("/v1/graphs/{id}", operation_id="getGraph", **documents(Graph))

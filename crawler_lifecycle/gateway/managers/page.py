@@ -10,15 +10,29 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.progress import HOUR, Pace, parts_of, sentence
 from crawler_lifecycle.gateway.managers.requests import StopManager
 from crawler_lifecycle.gateway.managers.routes import JobFilters, ManagerDetail, ManagerFilters, ManagerId, ManagerViews
+from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
+from crawler_lifecycle.store.managers.reads import SORTS
 from crawler_lifecycle.subjects import MANAGER, Subject
 
+CHOOSER = Chooser(
+    MANAGER,
+    "/managers",
+    "Name, flow, class, argument, tag, number",
+    facets={"status": "Status"},
+    values={"status": list(RunStatus)},
+    sorts={name: name.capitalize() for name in SORTS} | {"flow_id": "Flow"},
+    presets={"All": {}, "Live": {"status": LIVE}, "Failed": {"status": ["FAILED"]}},
+    several=("status",),
+    largest=("live", "wait", "good", "bad", "skipped"),
+)
 #: The number of next jobs on the page.
 NEXT = 20
 _WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
@@ -41,8 +55,9 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         """List managers, newest first."""
         filters = read(ManagerFilters, request.query_params.multi_items())
         page = views.page(filters)
-        values: dict[str, Any] = {"rows": [one.model_dump() for one in page.managers], "filters": filters}
-        return answer(request, "managers.html", more=next_page(filters, page.next_page_token), now=clock(), **values)
+        values = CHOOSER.shown(filters, {}, page.next_page_token)
+        values |= {"rows": [one.model_dump() for one in page.managers], "total": views.counted(filters, page)}
+        return answer(request, "list.html", note=page.note, start="Manager", now=clock(), **values)
 
     @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, Self
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
@@ -19,8 +20,9 @@ from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.lists import Listed, counted, page_of
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
+from crawler_lifecycle.gateway.api.paging import Paging, Searched, cut, order
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
@@ -31,16 +33,18 @@ from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.ports.managers import JobRow, ManagerRow, PlanRow
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
+from crawler_lifecycle.store.managers.reads import SORTS
 from crawler_lifecycle.web.problems import JsonBody
 
 #: Workers report their plans every few seconds. If no worker reports a plan for so long, no worker serves it.
 SERVED = timedelta(minutes=2)
 
 
-class ManagerFilters(OfProject):
-    """Filters of ``GET /v1/managers``."""
+class ManagerFilters(Searched):
+    """Filters of ``GET /v1/managers``. ``status`` may be given several times."""
 
-    status: RunStatus | None = None
+    sort: Annotated[str, order(SORTS)] | None = None
+    status: list[RunStatus] = Field(default_factory=list)
     name: str | None = Field(default=None, max_length=63)
     flow_id: str | None = Field(default=None, max_length=120)
 
@@ -48,6 +52,8 @@ class ManagerFilters(OfProject):
         """Raise ``InvalidRequest`` for a flow id without a name: only both together identify a manager."""
         if self.flow_id is not None and self.name is None:
             raise InvalidRequest("flow_id: needs name; give name too, or leave flow_id out")
+        if self.flow_id is not None and (self.search or self.sort):
+            raise InvalidRequest("flow_id: finds one manager; leave search and sort out")
 
 
 class JobFilters(Paging):
@@ -181,11 +187,10 @@ class AcceptedManager(Manager):
     note: str | None
 
 
-class ManagerPage(BaseModel):
+class ManagerPage(Listed):
     """A page of managers, newest first."""
 
     managers: list[Manager]
-    next_page_token: str | None
 
 
 class JobPage(BaseModel):
@@ -292,17 +297,23 @@ class ManagerViews:
             return self._page(filters)
 
     def _page(self, filters: ManagerFilters) -> ManagerPage:
-        before = decode("manager", filters.page_token)
+        wanted: dict[str, Any] = {"status": filters.status, "name": filters.name}
         if filters.flow_id is not None:
             row = self.managers.find_manager(str(filters.name), filters.flow_id)
-            rows = [row] if row is not None and filters.status in (None, row.status) else []
+            page = [row] if row is not None and row.status in (filters.status or [row.status]) else []
+            more: dict[str, Any] = {"next_page_token": None}
         else:
-            size = filters.page_size + 1
-            rows = self.managers.list_managers(before, size, status=filters.status, name=filters.name)
-        page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
+            newest, search = self.managers.list_managers, partial(self.managers.search_managers, **wanted)
+            page, more = page_of("managers", filters, partial(newest, **wanted), search, lambda row: row.manager_id)
         blocked = self._blocked.listed_workflow
         answers = [Manager.of(row, waiting=blocked(workflow_id_of(row)) or waiting(row)) for row in page]
-        return ManagerPage(managers=answers, next_page_token=token)
+        return ManagerPage(managers=answers, **more)
+
+    def counted(self, filters: ManagerFilters, page: ManagerPage) -> str:
+        """Return the number of managers that fit the filters, for people. Blocks."""
+        with narrowed(filters.project):
+            count = partial(self.managers.count_found_managers, status=filters.status, name=filters.name)
+            return counted(filters, page, len(page.managers), count)
 
     async def detail(self, manager_id: int) -> ManagerDetail:
         """Return one manager. Raises ``Problem`` 404."""
@@ -324,7 +335,14 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
 
     @app.get("/v1/managers", operation_id="listManagers", **documents(ManagerPage))
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
-        """The managers that fit all given filters, newest first. `flow_id` needs `name`."""
+        """The managers that fit all given filters, newest first. `flow_id` needs `name`.
+
+        ``search`` selects managers that contain this text in their number, name, flow, class, arguments or tags; upper
+        and lower case are the same. ``sort`` is another order: name, flow_id, status, outcome, live, wait, good, bad or
+        skipped, with a ``-`` in front for the largest first. Both read the newest 2,000 managers that meet the other
+        filters. A search goes on among older ones by name and the beginning of the number; ``note`` says what it left
+        out.
+        """
         return conditional(request, views.page(filters))
 
     @app.get("/v1/managers/{manager_id}", operation_id="getManager", **documents(ManagerDetail))

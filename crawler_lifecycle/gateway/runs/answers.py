@@ -20,11 +20,11 @@ from crawler_lifecycle.domain.names import workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NAMED_MAX, PLACE_WAIT, Standing, place_in_line, waiting
+from crawler_lifecycle.gateway.api.lists import Listed
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.looks import CorrectionRow, FindingRow
 from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow
 from crawler_lifecycle.store.runs.pools import PoolStore
-from crawler_lifecycle.store.runs.search import Reach
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
@@ -322,28 +322,11 @@ class Overdue(BaseModel):
         return cls(**asdict(looks), text=overdue_words(looks, now))
 
 
-class RunPage(BaseModel):
+class RunPage(Listed):
     """A page of runs, newest first. ``overdue`` is about all runs, also those that do not fit the filters."""
 
     runs: list[Run]
-    next_page_token: str | None
     overdue: Overdue
-    fits: int | None = None
-    """The number of runs among those that were searched or put in order, if that was asked for."""
-    note: str | None = None
-    """A sentence about the runs that were not searched, or not put in order; null if there are none."""
-
-
-def reach_words(reach: Reach, *, searched: bool, sorted_: bool) -> str | None:
-    """Return the sentence about the runs that a search or an order did not reach."""
-    window = f"the newest {reach.window:,} runs that meet the other filters"
-    if reach.whole:
-        return None
-    if sorted_:
-        return f"Only {window} were {'searched and ' if searched else ''}put in this order."
-    *most, last = reach.left
-    named = f"{', '.join(most)} and {last}" if most else last
-    return f"{named.capitalize()} were searched only in {window}."
 
 
 class TaskPage(BaseModel):

@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own, signed
+from crawler_lifecycle.gateway.api.lists import counted, page_of
 from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, next_answer
 from crawler_lifecycle.gateway.api.paging import (
     ArchiveChoice,
@@ -29,7 +30,7 @@ from crawler_lifecycle.gateway.api.paging import (
     cut,
     id_before,
 )
-from crawler_lifecycle.gateway.cursors import decode, encode
+from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.answers import (
     Accepted,
     CorrectionPage,
@@ -43,7 +44,6 @@ from crawler_lifecycle.gateway.runs.answers import (
     UploadTicket,
     facts_of_line,
     facts_of_tasks,
-    reach_words,
 )
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
@@ -232,38 +232,19 @@ class RunViews:
             return self._listed(filters)
 
     def _listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-        wanted, size, more = _wanted(filters), filters.page_size + 1, dict[str, Any]()
-        offset = decode("sorted", filters.page_token) or 0 if filters.sort else 0
-        before = None if filters.sort else decode("run", filters.page_token)
-        if filters.search is None and filters.sort is None:
-            rows = self._store.runs.list_runs(before_run_id=before, limit=size, **wanted)
-        else:
-            place: dict[str, Any] = {"before_run_id": before, "offset": offset, "limit": size}
-            rows, reach = self._store.runs.search_runs(filters.search, filters.sort, **place, **wanted)
-            words = reach_words(reach, searched=filters.search is not None, sorted_=filters.sort is not None)
-            more = {"fits": reach.fits, "note": words}
-        page, token = cut("run", rows, filters.page_size, lambda row: row.run_id)
-        if filters.sort and token:
-            token = encode("sorted", offset + filters.page_size)
+        runs, wanted = self._store.runs, _wanted(filters)
+        newest, search = partial(runs.list_runs, **wanted), partial(runs.search_runs, **wanted)
+        page, more = page_of("runs", filters, newest, search, lambda row: row.run_id)
         now = self.clock()
         overdue = Overdue.of(self._store.overdue.overdue_looks(overdue_before(now)), now)
         tasks = self.tasks_of(page)
-        runs = [self.of(row, now, tasks[row.run_id]) for row in page]
-        return RunPage(runs=runs, next_page_token=token, overdue=overdue, **more), tasks
+        return RunPage(runs=[self.of(row, now, tasks[row.run_id]) for row in page], overdue=overdue, **more), tasks
 
-    def counted(self, filters: RunFilters, page: RunPage, most: int) -> str:
+    def counted(self, filters: RunFilters, page: RunPage) -> str:
         """Return the number of runs that fit the filters, for people. Blocks."""
-        # A later page of a search has counted only from its first run on.
-        part = page.note is not None or (filters.page_token is not None and filters.sort is None)
-        if filters.search is not None and part and page.runs:
-            return f"at least {max(page.fits or 0, len(page.runs)):,}"
-        if page.next_page_token is None and filters.page_token is None:
-            return f"{len(page.runs):,}"
-        if filters.search is not None:
-            return f"{page.fits:,}"
         with narrowed(filters.project):
-            found = self._store.runs.count_found(most + 1, **_wanted(filters))
-        return f"{found:,}" if found <= most else f"more than {most:,}"
+            count = partial(self._store.runs.count_found, **_wanted(filters))
+            return counted(filters, page, len(page.runs), count)
 
     def of(self, row: RunRow, now: datetime, tasks: RunTasks | None = None) -> Run:
         """Return one run as in a list. With ``tasks``, its ``waiting`` also uses facts about its tasks."""

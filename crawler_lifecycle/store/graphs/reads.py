@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Column, Connection, Select, case, func, select
 
@@ -14,7 +14,8 @@ from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
 from crawler_lifecycle.ports.graphs import Given, GraphRow, StepOutline, StepRow
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.rows import Row, seen, wanted
+from crawler_lifecycle.store.base.rows import Row, seen
+from crawler_lifecycle.store.base.search import Listed, Listing, Reach, counted
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.columns import json_text
 
@@ -33,6 +34,29 @@ _g, _s = graph.c, graph_step.c
 _LISTED = [column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")]
 
 
+#: The columns by which graphs are put in order, and what is read for them.
+SORTS = {
+    "id": (_g.graph_key.label("id"),),
+    "name": (_g.name,),
+    "state": (_g.state,),
+    "took": (_g.started_at, _g.ended_at),
+}
+
+_PEOPLES = Listed(_g.graph_id, _g.name, ("graph_key", "name"), {"tags": list}, SORTS, left=("ids", "tags"))
+
+
+class Wanted(TypedDict, total=False):
+    """The filters of a list of graphs: one of these states, and this name."""
+
+    states: Collection[GraphState]
+    name: str | None
+
+
+def _listing(before_id: int | None = None, *, states: Collection[GraphState] = (), name: str | None = None) -> Listing:
+    kinds = [_g.state == state for state in sorted(states)] or [_g.state != GraphState.DRAFT.value]
+    return Listing(_PEOPLES, name, kinds, before_id)
+
+
 class GraphReads(GraphPart):
     """The reading methods of ``GraphStore``."""
 
@@ -48,29 +72,35 @@ class GraphReads(GraphPart):
             row = conn.execute(select(*LISTED).where(which, *seen(graph))).mappings().one_or_none()
             return None if row is None else _counted(conn, [whole_graph(row)])[0]
 
-    def list_graphs(
-        self,
-        before_id: int | None = None,
-        limit: int = 50,
-        *,
-        states: Collection[GraphState] = (),
-        name: str | None = None,
-    ) -> list[GraphRow]:
+    def list_graphs(self, before_id: int | None = None, limit: int = 50, **wanted: Unpack[Wanted]) -> list[GraphRow]:
         """Return graphs, the newest first. Drafts are included only when ``states`` names them."""
-        query = (
-            select(*LISTED)
-            .where(*wanted((_g.name, name)), *seen(graph, leads=name is None))
-            .order_by(_g.graph_id.desc())
-            .limit(limit)
-        )
-        if before_id is not None:
-            query = query.where(_g.graph_id < before_id)
-        # Each state has its own query, so that an index gives the order.
-        which = [_g.state == state for state in sorted(states)] or [_g.state != GraphState.DRAFT.value]
         with self._db.reading() as conn:
-            rows = [row for one in which for row in conn.execute(query.where(one)).mappings()]
-            rows.sort(key=lambda row: int(row["graph_id"]), reverse=True)
-            return _counted(conn, [graph_row(row) for row in rows[:limit]])
+            rows = conn.execute(_listing(before_id, **wanted).rows(limit, *LISTED)).mappings().all()
+            return _counted(conn, [graph_row(row) for row in rows])
+
+    def search_graphs(
+        self,
+        search: str | None,
+        sort: str | None = None,
+        before_id: int | None = None,
+        offset: int = 0,
+        limit: int = 50,
+        **wanted: Unpack[Wanted],
+    ) -> tuple[list[GraphRow], Reach]:
+        """Return the same graphs, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
+        ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
+        listing = _listing(before_id, **wanted)
+        with self._db.reading() as conn:
+            ids, reach = listing.search(conn, search, sort, (offset, limit), self._clock())
+            query = select(*LISTED).where(_g.graph_id.in_(ids))
+            graphs = _counted(conn, [graph_row(row) for row in conn.execute(query).mappings()] if ids else [])
+        rows = {row.graph_id: row for row in graphs}
+        return [rows[one] for one in ids if one in rows], reach
+
+    def count_found_graphs(self, most: int, **wanted: Unpack[Wanted]) -> int:
+        """Return the number of graphs that ``list_graphs`` lists with these filters, at most ``most``."""
+        with self._db.reading() as conn:
+            return counted(conn, _listing(**wanted).page(most), most)
 
     def untold_graphs(self, until: datetime, silent_until: datetime, limit: int = 1000) -> list[GraphRow]:
         """Return executing graphs whose workflow may not know of them.

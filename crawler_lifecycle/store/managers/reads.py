@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, case, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, m
 from crawler_lifecycle.ports.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import seen, wanted
+from crawler_lifecycle.store.base.search import Listed, Listing, Reach, counted
 from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
@@ -23,6 +24,36 @@ from .queries import BY_END, HOLDING, in_states, jobs_that_live, known
 from .rows import listed_job, live_row, manager_row, waiting_row
 from .tables import manager
 from .unit import ManagerPart
+
+_m = manager.c
+#: The columns by which managers are put in order. Of the jobs of an ended manager none counts as live here.
+SORTS = {
+    **{name: _m[name] for name in ("name", "flow_id", "status", "outcome", "good", "bad")},
+    "live": case((_m.status.in_(LIVE_RUNS), _m.jobs_starting + _m.jobs_started), else_=0).label("live"),
+    "wait": (_m.jobs_buffered + _m.jobs_delayed + _m.jobs_queued).label("wait"),
+    "skipped": _m.jobs_skipped.label("skipped"),
+}
+
+
+_LISTED = Listed(
+    _m.manager_id,
+    _m.name,
+    texts=("manager_id", "name", "flow_id", "plan"),
+    documents={"tags": list, "options": lambda options: options.get("argv", ())},
+    sorts={name: (column,) for name, column in SORTS.items()},
+    left=("arguments", "classes", "flows", "tags"),
+)
+
+
+class Wanted(TypedDict, total=False):
+    """The filters of a list of managers: one of these statuses, and this name."""
+
+    status: Sequence[str]
+    name: str | None
+
+
+def _listing(before_id: int | None = None, *, status: Sequence[str] = (), name: str | None = None) -> Listing:
+    return Listing(_LISTED, name, [_m.status == one for one in dict.fromkeys(status)], before_id)
 
 
 class ManagerReads(ManagerPart):
@@ -41,15 +72,33 @@ class ManagerReads(ManagerPart):
         return next(iter(self._managers(query.order_by(m.manager_id).limit(1))), None)
 
     def list_managers(
-        self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
+        self, before_id: int | None = None, limit: int = 50, **wanted: Unpack[Wanted]
     ) -> list[ManagerRow]:
-        """Return managers, the newest first."""
-        m = manager.c
-        query = select(manager).where(*wanted((m.status, status), (m.name, name)), *seen(manager, leads=name is None))
-        if before_id is not None:
-            query = query.where(m.manager_id < before_id)
-        query = query.order_by(m.manager_id.desc()).limit(limit)
-        return self._managers(query)
+        """Return managers that meet every given filter, the newest first."""
+        return self._managers(_listing(before_id, **wanted).rows(limit))
+
+    def search_managers(
+        self,
+        search: str | None,
+        sort: str | None = None,
+        before_id: int | None = None,
+        offset: int = 0,
+        limit: int = 50,
+        **wanted: Unpack[Wanted],
+    ) -> tuple[list[ManagerRow], Reach]:
+        """Return the same managers, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
+        ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
+        with self._db.reading() as conn:
+            listing = _listing(before_id, **wanted)
+            ids, reach = listing.search(conn, search, sort, (offset, limit), self._clock())
+        managers = self._managers(select(manager).where(_m.manager_id.in_(ids))) if ids else ()
+        rows = {row.manager_id: row for row in managers}
+        return [rows[one] for one in ids if one in rows], reach
+
+    def count_found_managers(self, most: int, **wanted: Unpack[Wanted]) -> int:
+        """Return the number of managers that ``list_managers`` lists with these filters, at most ``most``."""
+        with self._db.reading() as conn:
+            return counted(conn, _listing(**wanted).page(most), most)
 
     def _managers(self, query: Select[Any]) -> list[ManagerRow]:
         """Return the managers. The counts of an ended manager include runs that ended later, which no cycle records."""

@@ -25,7 +25,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
-    Subquery,
     and_,
     case,
     exists,
@@ -42,6 +41,7 @@ from crawler_lifecycle.domain.run import COVERAGE, STOPPED_OUTCOMES, RunStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
+from crawler_lifecycle.store.base.search import counted, newest
 
 from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
@@ -103,15 +103,13 @@ class RunFilters:
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
     """Return the newest ``limit`` runs that meet the filters, the newest first: these columns of them, or all."""
-    r, page = run_history.c, united(page_of(filters, times_of(conn, filters), limit))
-    query = select(*(columns or [run_history])).join(page, page.c.run_id == r.run_id)
-    return conn.execute(query.order_by(r.run_id.desc()).limit(limit)).mappings().all()
+    query = newest(run_history.c.run_id, page_of(filters, times_of(conn, filters), limit), limit, *columns)
+    return conn.execute(query).mappings().all()
 
 
 def counted_runs(conn: Connection, filters: RunFilters, most: int) -> int:
     """Return the number of runs that meet the filters, at most ``most``."""
-    page = united(page_of(filters, times_of(conn, filters), most))
-    return min(conn.execute(select(func.count()).select_from(page)).scalar_one(), most)
+    return counted(conn, page_of(filters, times_of(conn, filters), most), most)
 
 
 def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
@@ -179,14 +177,6 @@ def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: in
     if not kinds or (filters.waits is not None and not filters.statuses):
         kinds = [[false()]]
     return [_ids([*conditions, *kind], filters, limit) for kind in kinds]
-
-
-def united(queries: Sequence[Select[Any]]) -> Subquery:
-    """Return one subquery for all of these."""
-    if len(queries) == 1:
-        return queries[0].subquery("page")
-    parts = [query.subquery(f"page_{n}") for n, query in enumerate(queries)]
-    return union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
 
 
 def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:

@@ -25,12 +25,13 @@ from crawler_lifecycle.ports.runs import (
     TransitionRow,
 )
 from crawler_lifecycle.store.base.rows import made, seen
+from crawler_lifecycle.store.base.search import Reach, distinct
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .counts import BRIEF, brief_run, ends_of, live_now
 from .lists import ATTENTION, RunFilters, Wanted, counted_between, counted_runs, newest_of_each, newest_runs, runs_by_id
 from .rows import load_request, run_row, whole_run
-from .search import Reach, distinct, found
+from .search import VALUES, found
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
@@ -61,7 +62,7 @@ class RunReader(RunPart):
             raise missing(run_id)
         return load_request(rows[0])
 
-    def list_runs(self, *, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[Wanted]) -> list[RunRow]:
+    def list_runs(self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[Wanted]) -> list[RunRow]:
         """Return runs of the caller's project that meet every given filter, the newest first."""
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
@@ -71,7 +72,6 @@ class RunReader(RunPart):
         self,
         search: str | None,
         sort: str | None = None,
-        *,
         before_run_id: int | None = None,
         offset: int = 0,
         limit: int = 50,
@@ -96,7 +96,7 @@ class RunReader(RunPart):
         # The others have no index of one project.
         names = ("crawler", "outcome", "tag", *(("pool", "flow_id") if only() is None else ()))
         with self._db.reading() as conn:
-            return {name: sorted(distinct(conn, name, most)) for name in names}
+            return {name: sorted(distinct(conn, VALUES[name], most)) for name in names}
 
     def _filters(self, before_run_id: int | None = None, **wanted: Unpack[Wanted]) -> RunFilters:
         created_from = wanted.get("created_from")

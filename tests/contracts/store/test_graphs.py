@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.values import RESULT_PART
 from crawler_lifecycle.ports.graphs import Done, GraphFence
 from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store.base import search
 from tests.contracts.store.graphing import KEY, MINE, NEXT, Graphed, announced, chain, crawl, group, manager, step
 from tests.contracts.store.world import World, request
 
@@ -109,6 +111,33 @@ def test_pages_of_another_graph_make_none(world: World) -> None:
     with pytest.raises(InvalidRequest, match='"a" waits for "b"'):
         graphs.make_graph(row.graph_id)
     assert graphs.list_steps(row.graph_id) == []
+
+
+def test_graphs_are_found_by_a_text_put_in_order_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = world.store.graphs
+
+    def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[str]:
+        return [row.key for row in graphs.search_graphs(text, sort, **wanted)[0]]
+
+    for key, name, tags in (("b-1", "Nightly", ["Zürich"]), ("A/2", None, ["x"]), ("c", "weekly", [])):
+        row, _ = graphs.reserve_graph(announced(GraphSpec(chain(1)), key, name=name, tags=tags))
+        graphs.add_graph_page(row.graph_id, 0, encode_pages(GraphSpec(chain(1)))[0])
+        graphs.make_graph(row.graph_id)
+    for text, keys in {
+        **{"NIGHT": ["b-1"], "zür": ["b-1"], "a/": ["A/2"], "LY": ["c", "b-1"], "%": [], "[": [], "1": ["b-1"]},
+    }.items():
+        assert found(text) == keys, text
+    for sort, keys in {"id": ["A/2", "b-1", "c"], "-name": ["c", "b-1", "A/2"], "took": ["c", "A/2", "b-1"]}.items():
+        assert found(None, sort) == keys, sort
+    assert found("LY", "name", offset=1) == ["c"]
+    assert found("a", states=[GraphState.COMPLETED]) == []
+    assert found("ly")[0] == graphs.list_graphs(limit=1)[0].key
+    assert graphs.search_graphs("ly")[0][0] == graphs.list_graphs(limit=1)[0], "with the counts of a live graph"
+    assert [graphs.count_found_graphs(most) for most in (2, 9)] == [2, 3]
+    assert graphs.count_found_graphs(9, name="weekly") == 1
+    monkeypatch.setattr(search, "WINDOW", 1)
+    assert (found("NIGHT"), found("zür"), found("LY")) == (["b-1"], [], ["c", "b-1"])
+    assert graphs.search_graphs("x")[1].left == ["ids", "tags"]
 
 
 def test_graphs_are_found_and_listed(world: World) -> None:

@@ -16,8 +16,9 @@ from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus, Stage, Tri
 from crawler_lifecycle.domain.schedules.definition import due_request_id
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.ports.runs import BriefRun, Fence, RecentRun, RunRow
-from crawler_lifecycle.store.runs import search
+from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
+from crawler_lifecycle.store.runs.search import SORTS
 from tests.contracts.store.world import START, World, request
 
 RUNS = 60
@@ -212,7 +213,7 @@ def runs_are_put_in_order(world: World, many: list[RunRow]) -> None:
     def took(row: RunRow) -> timedelta | None:
         return row.started_at and (row.ended_at or world.clock.now) - row.started_at
 
-    for name in search.SORTS:
+    for name in SORTS:
         value = took if name == "took" else lambda row, name=name: getattr(row, name)
         known = [row for row in many if value(row) is not None]
         for sort, reverse in ((name, False), (f"-{name}", True)):

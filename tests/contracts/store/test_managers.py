@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,11 @@ from crawler_lifecycle.domain.managers.manager import (
     SourceItem,
 )
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import HEARD_S, PLAN_READING, ManagerFence, PlanRow
 from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.store.base import search
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, NONSENSE, Managed, job, page
 from tests.contracts.store.world import World, request
@@ -61,11 +64,49 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
     other, new = managers.reserve_manager(replace(NEW, flow_id="flow-2"))
     assert new
     assert [one.manager_id for one in managers.list_managers()] == [other.manager_id, row.manager_id]
-    assert managers.list_managers(other.manager_id, status="INITIALIZING", name=NAME) == [row]
-    assert managers.list_managers(status="FAILED") == managers.list_managers(name="x") == []
+    assert managers.list_managers(other.manager_id, status=["INITIALIZING"], name=NAME) == [row]
+    assert managers.list_managers(status=["FAILED"]) == managers.list_managers(name="x") == []
     assert managers.get_manager(2**63) is None
     assert managers.find_manager(None, "flow-2") == other
     assert managers.find_manager(NAME, "x") is managers.find_manager(None, "x") is None
+
+
+def test_managers_are_found_by_a_text_put_in_order_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    managers = world.store.managers
+
+    def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[int]:
+        return [row.manager_id for row in managers.search_managers(text, sort, **wanted)[0]]
+
+    first, second, third = (
+        managers.reserve_manager(
+            replace(NEW, name=name, flow_id=f"Flow {n}", tags=[f"Ö{n}"], options={"argv": ["plain", f"--shop={n}%"]})
+        )[0].manager_id
+        for n, name in enumerate(("beta", "alpha", "Gamma"))
+    )
+    managed = Managed.claimed(world, second)
+    managed.add(job(1), job(2))
+    every = [third, second, first]
+    for text, ids in {
+        **{"ALPH": [second], "flow 2": [third], "ö": every, "--SHOP=1": [second], "PLAIN": every},
+        **{"%": every, "_": [], "\\": [], '"': [], "argv": [], NEW.plan.upper(): every},
+    }.items():
+        assert found(text) == ids, text
+    assert found("shop", status=["INITIALIZING"], limit=1) == [third]
+    for sort, ids in {
+        **{"name": [third, second, first], "-name": [first, second, third], "-wait": [second, third, first]},
+        **{"outcome": [third, second, first], "-flow_id": [third, second, first], "live": [third, second, first]},
+    }.items():
+        assert found(None, sort) == ids, sort
+    assert found("shop", "name", offset=1, limit=1) == [second]
+    assert [managers.count_found_managers(most) for most in (2, 9)] == [2, 3]
+    assert managers.count_found_managers(9, status=["FAILED", "INITIALIZING"]) == 2
+    monkeypatch.setattr(search, "WINDOW", 1)
+    assert (found("ALPH"), found("shop"), found(str(first))) == ([second], [third], [first])
+    rows, reach = managers.search_managers("x")
+    assert (rows, reach.whole, reach.left) == ([], False, ["arguments", "classes", "flows", "tags"])
+    with limited("default"):  # names have no index of one project
+        assert managers.search_managers("ALPH")[1].left[-1] == "names"
+    assert found("a", "name") == [third]
 
 
 def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(world: World) -> None:

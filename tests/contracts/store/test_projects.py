@@ -70,10 +70,14 @@ READS: dict[str, Callable[[Filled], Any]] = {
     "get_manager": lambda a: a.store.managers.get_manager(a.manager),
     "find_manager": lambda a: a.store.managers.find_manager(None, "x"),
     "list_managers": lambda a: a.store.managers.list_managers(),
+    "search_managers": lambda a: a.store.managers.search_managers("x", "name")[0],
+    "count_found_managers": lambda a: a.store.managers.count_found_managers(9),
     "live_managers": lambda a: a.store.managers.live_managers().by_status,
     "get_graph": lambda a: a.store.graphs.get_graph(a.graph),
     "find_graph": lambda a: a.store.graphs.find_graph("x"),
     "list_graphs": lambda a: a.store.graphs.list_graphs(states=["draft"]),  # type: ignore[list-item]
+    "search_graphs": lambda a: a.store.graphs.search_graphs("x", states=["draft"])[0],  # type: ignore[list-item]
+    "count_found_graphs": lambda a: a.store.graphs.count_found_graphs(9),
     "count_graphs": lambda a: a.store.graphs.count_graphs(),
     "get_schedule": lambda a: a.store.schedules.get_schedule("x"),
     "asked_due": lambda a: a.store.schedules.asked_due("x", "k"),

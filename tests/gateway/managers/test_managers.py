@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -451,6 +453,36 @@ def test_managers_are_listed_newest_first_page_by_page(world: World, client: Tes
     assert listed(name="n1", flow_id="f-2") == []
     assert client.get("/v1/managers", params={"flow_id": "f-2"}).status_code == 422
     assert client.get("/v1/managers", params={"nmae": "n1"}).status_code == 422
+    assert listed(search="F-2") == [ids[2]]
+    assert listed(sort="-flow_id", page_size="2") == [ids[4], ids[3]]
+    wrong = client.get("/v1/managers", params={"name": "n0", "flow_id": "f-2", "search": "x"})
+    assert "flow_id: finds one manager" in wrong.json()["detail"]
+    assert "choose from name" in client.get("/v1/managers", params={"sort": "request"}).text
+
+
+def test_the_page_of_managers_is_searched_and_put_in_order(client: TestClient) -> None:
+    ids = [started(client, crawler="plain", name=f"n{n}", flow_id=f"f-{n}") for n in range(3)]
+
+    def found(query: str) -> tuple[list[int], str, list[str]]:
+        page = client.get(f"/managers?{query}", headers={"Accept": "text/html"}).text
+        shown = [int(one) for one in re.findall(r'<th scope="row"[^>]*><a href="/managers/(\d+)"', page)]
+        [total], chips = re.findall(r'id="total">([^<]*)<', page), re.findall(r'class="chip" href="([^"]*)"', page)
+        return shown, total, [html.unescape(one) for one in chips]
+
+    assert found("") == (ids[::-1], "3 managers", [])
+    assert found("search=F-1") == ([ids[1]], "1 manager", ["/managers"])
+    assert found("search=nobody") == ([], "0 managers", ["/managers"])
+    assert found("sort=name&status=INITIALIZING&status=FAILED") == (
+        ids,
+        "3 managers",
+        [
+            "/managers?status=INITIALIZING&status=FAILED",
+            "/managers?sort=name&status=FAILED",
+            "/managers?sort=name&status=INITIALIZING",
+        ],
+    )
+    page = client.get("/managers?sort=name").text
+    assert 'aria-sort="ascending"><a href="/managers?sort=-name">Name</a>' in page
 
 
 def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClient) -> None:

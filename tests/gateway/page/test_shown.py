@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.page.runs import day
 from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
-from crawler_lifecycle.store.runs import search
+from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.runs.tables import run_history
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import words

@@ -54,7 +54,7 @@
   const draw = () => {
     shown.replaceChildren(...kept().map(([word, query]) => {
       const item = document.createElement("li"), to = document.createElement("a"), drop = document.createElement("button");
-      to.href = `/${query && `?${query}`}`;
+      to.href = query.startsWith("/") ? query : `/${query && `?${query}`}`;
       to.textContent = word;
       drop.textContent = "Remove";
       drop.setAttribute("aria-label", `Remove ${word}`);
@@ -73,7 +73,7 @@
     event.preventDefault();
     const asked = new URLSearchParams(location.search);
     asked.delete("page_token");
-    keep([...kept().filter(([word]) => word !== name.value), [name.value, asked.toString()]]);
+    keep([...kept().filter(([word]) => word !== name.value), [name.value, location.pathname === "/" ? asked.toString() : `${location.pathname}?${asked}`]]);
     name.value = "";
   });
   const views = dialog("Views in this browser", shown, form);

@@ -20,14 +20,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
 from crawler_lifecycle.gateway.kept import KeptForEach
+from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
-from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
-from crawler_lifecycle.gateway.page.runs.choosing import FIELDS, chips, facets, pairs, presets, sorts
+from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.runs.day import FRESH_S
 from crawler_lifecycle.gateway.page.runs.overview import Overview
 from crawler_lifecycle.gateway.runs.answers import RunPage
@@ -36,6 +37,7 @@ from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.ports.runs import RunRow, RunTasks
 from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.search import SORTS
 from crawler_lifecycle.subjects import RUN, Subject
 from crawler_lifecycle.web.problems import Problem
 
@@ -45,8 +47,26 @@ logger = logging.getLogger(__name__)
 SELECTED_MAX = 500
 #: The most runs of one form that are worked on at the same moment.
 AT_ONCE = 8
-#: The most runs that are counted for the total, and the most values that a filter offers.
-TOTAL_MAX, VALUES_MAX = 10_000, 100
+#: The most values that a filter offers.
+VALUES_MAX = 100
+CHOOSER = Chooser(
+    RUN,
+    "/",
+    "Crawler, tag, flow, argument, number",
+    facets={
+        **{"status": "Status", "crawler": "Crawler", "outcome": "Outcome", "tag": "Tag", "flow_id": "Flow"},
+        **{"pool": "Pool", "trigger": "Trigger"},
+    },
+    values={"status": list(RunStatus), "trigger": list(Trigger)},
+    sorts={name: name.capitalize() for name in SORTS} | {"verified_at": "Checked", "started_at": "Started"},
+    presets={
+        **{"All": {}, "Live": {"status": LIVE}, "Failed": {"status": ["FAILED"]}},
+        "Needs attention": {"attention": True},
+    },
+    several=("status", "tag"),
+    largest=("verified_at", "pages", "items", "errors", "started_at", "took"),
+    fields=("search", "created_from", "created_until"),
+)
 
 
 class RunForm(ActionForm):
@@ -185,19 +205,14 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
         page: RunPage,
         tasks: dict[int, RunTasks],
     ) -> Response:
-        asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
-        values: dict[str, Any] = {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock()}
-        values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}, "note": page.note}
-        values |= {"more": next_page(filters, page.next_page_token, "all"), "selected_max": SELECTED_MAX}
-        values |= {
-            "everything": "/" + query({**asked, "all": "true"}),
-            "total": views.counted(filters, page, TOTAL_MAX),
-        }
-        values |= {"facets": facets(asked, known or {}), "chips": chips(asked), "sorts": sorts(asked)}
-        values |= {"views": presets(asked), "hidden": [(n, v) for n, v in pairs(asked) if n not in FIELDS]}
+        values = CHOOSER.shown(filters, known or {}, page.next_page_token)
+        values |= {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock(), "note": page.note}
+        values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
+        values |= {"everything": "/" + query({**values["asked"], "all": "true"}), "selected_max": SELECTED_MAX}
+        values["total"] = views.counted(filters, page)
         values["overview"] = next(iter(above), None)
-        values |= {"asked": asked, "acts": may("pressRuns"), "chosen": filters.all}
-        return answer(request, "runs.html", filters=filters, **values)
+        values |= {"acts": may("pressRuns"), "chosen": filters.all}
+        return answer(request, "runs.html", **values)
 
 
 def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:

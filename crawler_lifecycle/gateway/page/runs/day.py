@@ -12,10 +12,9 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.kept import KeptForEach
+from crawler_lifecycle.gateway.page.parts.choosing import LIVE
 from crawler_lifecycle.gateway.page.parts.rendering import number, query
 from crawler_lifecycle.store.runs.reads import RunReader
-
-from .choosing import LIVE
 
 #: Hours with a bar of their own, the present one included; seconds for which the numbers are reused.
 HOURS, FRESH_S = 24, 10.0

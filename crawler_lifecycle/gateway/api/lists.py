@@ -1,0 +1,81 @@
+"""Pages of lists that can be searched and put in order, and what people are told about their length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from crawler_lifecycle.gateway.api.paging import Searched, cut
+from crawler_lifecycle.gateway.cursors import decode, encode
+from crawler_lifecycle.store.base.search import Reach
+
+Row = TypeVar("Row")
+#: The most rows that are counted for a total.
+TOTAL_MAX = 10_000
+
+
+class Listed(BaseModel):
+    """A page of a list."""
+
+    next_page_token: str | None
+    fits: int | None = None
+    """The number of rows among those that were searched or put in order, if that was asked for."""
+    note: str | None = None
+    """A sentence about the rows that were not searched, or not put in order; null if there are none."""
+
+
+#: Searches rows, or puts them in order: the text, the order, the row before, the first place, the number.
+Search = Callable[[str | None, str | None, int | None, int, int], tuple[Sequence[Row], Reach]]
+
+
+def page_of(
+    plural: str,
+    filters: Searched,
+    newest: Callable[[int | None, int], Sequence[Row]],
+    search: Search[Row],
+    number: Callable[[Row], int],
+) -> tuple[list[Row], dict[str, Any]]:
+    """Return the rows of a page, and the other fields of its answer. ``number`` gives the place of a row.
+
+    Raises ``Problem`` 422 for a token of another list.
+    """
+    kind, size, more = plural.removesuffix("s"), filters.page_size + 1, dict[str, Any]()
+    offset = decode("sorted", filters.page_token) or 0 if filters.sort else 0
+    before = None if filters.sort else decode(kind, filters.page_token)
+    if filters.search is None and filters.sort is None:
+        rows = newest(before, size)
+    else:
+        rows, reach = search(filters.search, filters.sort, before, offset, size)
+        more = {"fits": reach.fits, "note": _reach_words(reach, plural, filters)}
+    page, token = cut(kind, rows, filters.page_size, number)
+    if filters.sort and token:
+        token = encode("sorted", offset + filters.page_size)
+    return page, {"next_page_token": token, **more}
+
+
+def _reach_words(reach: Reach, plural: str, filters: Searched) -> str | None:
+    """Return the sentence about the rows that a search or an order did not reach."""
+    window = f"the newest {reach.window:,} {plural} that meet the other filters"
+    if reach.whole:
+        return None
+    if filters.sort is not None:
+        return f"Only {window} were {'searched and ' if filters.search is not None else ''}put in this order."
+    *most, last = reach.left
+    named = f"{', '.join(most)} and {last}" if most else last
+    return f"{named.capitalize()} were searched only in {window}."
+
+
+def counted(filters: Searched, page: Listed, here: int, count: Callable[[int], int], most: int = TOTAL_MAX) -> str:
+    """Return the number of rows that fit the filters, for people. ``here`` of them are on this page. Blocks."""
+    # A later page of a search has counted only from its first row on.
+    part = page.note is not None or (filters.page_token is not None and filters.sort is None)
+    if filters.search is not None and part and here:
+        return f"at least {max(page.fits or 0, here):,}"
+    if page.next_page_token is None and filters.page_token is None:
+        return f"{here:,}"
+    if filters.search is not None:
+        return f"{page.fits:,}"
+    found = count(most + 1)
+    return f"{found:,}" if found <= most else f"more than {most:,}"
