@@ -77,7 +77,7 @@ def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:
         cure = "give a later time, or leave one of them out"
         raise InvalidRequest(f"until: {filters.until.isoformat()} is not after since; {cure}")
     place, size = decode_positions("access", filters.page_token, 2), filters.page_size
-    before = place and (_FIRST + timedelta(microseconds=min(place[0], _MOST_US)), place[1])
+    before = (_FIRST + timedelta(microseconds=min(place[0], _MOST_US)), place[1]) if place else None
     wanted = filters.model_dump(exclude={"page_size", "page_token", "project"})
     with narrowed(filters.project):
         rows = store.list_access(size + 1, before=before, **wanted)
