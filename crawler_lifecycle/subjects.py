@@ -721,4 +721,35 @@ POOL = Subject(
     ),
 )
 
+# --- the access log ---------------------------------------------------------------------------------------------------
+
+
+def _about(row: Document) -> Cell:
+    if not row.get("subject"):
+        return None
+    text = f"{row['kind']} {row['subject']}"
+    return text if row["kind"] == "token" else Link(text, f"/{row['kind']}s/{quote(str(row['subject']), safe='')}")
+
+
+ACCESS = (
+    Column("When", lambda row: At(row.get("at"), exact=True)),
+    Column("Who", lambda row: row.get("caller") or ("anybody" if row.get("caller_project") else "nobody known")),
+    Column("Operation", lambda row: ": ".join(filter(None, (row.get("operation"), row.get("verb"))))),
+    Column("On", _about),
+    Column("Outcome", lambda row: Word(row.get("outcome"), bad=row.get("outcome") != "done")),
+    Column("Requests", count("requests"), right=True),
+    Column("From", of("address")),
+    Column("Project", of("project"), wide=True),
+    Column("Status", of("status"), right=True, wide=True),
+    _wide("UID", of("subject_uid")),
+)
+TOKENS = (
+    *(Column(name.capitalize(), of(name)) for name in ("name", "role", "project")),
+    Column("State", lambda row: Word(row.get("state"), bad=row.get("state") != "valid")),
+    Column("Expires", at("expires_at")),
+    Column("Last used", at("used_at")),
+    Column("Created", at("created_at")),
+    Column("By", of("created_by")),
+)
+
 SUBJECTS = {one.noun: one for one in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL)}

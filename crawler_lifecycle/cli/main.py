@@ -36,6 +36,7 @@ RUNS = {
     "export": ("runs.files:export", "Show the export of a run; send it again, or download it."),
 }
 SERVICES = {
+    "access": ("admin.access:access", "List what people and tokens did through the gateway, newest first."),
     "audit": ("admin.audit:audit", "Compare database, cluster and Temporal, and repair differences."),
     "dev": ("stack.dev:dev", "Run everything on this machine until Ctrl-C."),
     "init": ("stack.init:init", "Make a folder with crawlers, a manager, a graph, a schedule and a test."),
@@ -110,6 +111,11 @@ DB = {
     "check": ("admin.services:db_check", "Fail unless the database has the schema of this version."),
     "prune": ("admin.db_prune:prune", "Remove details of runs that ended long ago; their records stay."),
 }
+TOKEN = {
+    "create": ("admin.access:create", "Create a token that the database keeps; shown only once."),
+    "list": ("admin.access:list_tokens", "List the tokens that the database keeps."),
+    "revoke": ("admin.access:revoke", "Revoke a token; gateways refuse it within seconds."),
+}
 CLUSTER = {
     "release": ("admin.cluster:release", "Remove our finalizer from pods that will not be recorded any more."),
     "tidy": ("admin.cluster_tidy:tidy", "Remove files of old runs from the shared volume and object storage."),
@@ -142,6 +148,7 @@ def build() -> App:
         ("graph", GRAPH, "Graphs: runs and functions with dependencies."),
         ("schedule", SCHEDULE, "Schedules: runs, managers and graphs at due times."),
         ("webhook", WEBHOOK, "Webhooks and alerts: events for other systems, messages for people."),
+        ("token", TOKEN, "Tokens that the database keeps, for clients of the gateway."),
         ("db", DB, "The database."),
         ("cluster", CLUSTER, "The Kubernetes cluster."),
     )

@@ -6,6 +6,8 @@ from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Operations, caller_name
+from crawler_lifecycle.gateway.access.recorder import Recording
+from crawler_lifecycle.gateway.access_log import add_access_log
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.events import add_stream
@@ -69,6 +71,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_stream(app, gateway.feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, gateway.workflows)
     add_quotas(app, store.quotas)
+    add_access_log(app, store.access, clock)
     add_manager_commands(app, gateway.manager_commands)
     add_manager_readers(app, store.plans, gateway.manager_views)
     add_graph_commands(app, gateway.graph_commands)
@@ -81,19 +84,20 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
     """Add the middleware. A request passes the last one first."""
-    entrance = gateway.entrance
+    entrance, operations = gateway.entrance, Operations(app)
     limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
     app.add_middleware(BodyLimit, limit=lambda scope: int(scope["lifecycle.body_max"]))
     app.add_middleware(
         AuthenticationMiddleware,
-        operations=Operations(app),
+        operations=operations,
         entrance=entrance,
         limits=limits,
         logins=gateway.logins,
         clock=gateway.clock,
     )
     app.add_middleware(Guard, check=entrance.check)
+    app.add_middleware(Recording, recorder=gateway.recorder, operation=lambda *asked: operations.of(*asked)[0])
     app.add_middleware(Pages)
     app.add_middleware(gateway.metrics.requests)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -13,9 +14,12 @@ from fastapi import FastAPI
 from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.run_files import RunFiles
 from crawler_lifecycle.background import Beside
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import Entrance
+from crawler_lifecycle.gateway.access.recorder import Recorder
+from crawler_lifecycle.gateway.access.tokens import KeptTokens
 from crawler_lifecycle.gateway.graphs.answers import GraphViews
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.health import Health, Needs
@@ -78,11 +82,14 @@ class Gateway:
     def __post_init__(self) -> None:
         store, workflows, clock = self.store, self.workflows, self.clock
         self.metrics = Metrics()
+        self.recorder = Recorder(store.access, clock)
+        callers = self.entrance.callers
+        self.kept_tokens = KeptTokens(callers, store.tokens) if callers is not None else None
         self.needs = Needs(store.health, workflows)
         self.crawlers = crawlers = Crawlers(self.scheduler)
         self.blocked = blocked = Blocked(store, workflows, self.metrics, clock, self.blocked_s)
         #: ``None``: the gateway is open.
-        self.logins = Logins(self.entrance.callers, self.entrance.login_key) if self.entrance.callers else None
+        self.logins = Logins(callers, self.entrance.login_key) if callers is not None else None
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
         archived = ArchivedFiles(self.archive) if self.archive is not None else None
@@ -115,6 +122,10 @@ class Gateway:
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         """Run the background tasks while the app runs. At the end, close all streams."""
         self.reader.open()
+        if self.kept_tokens is not None:
+            with contextlib.suppress(LifecycleError, TimeoutError):
+                async with asyncio.timeout(2.0):  # else the loop reads them
+                    await self.kept_tokens.read()
         async with Beside() as beside:
             for task in self.tasks():
                 beside.start(task())
@@ -123,10 +134,13 @@ class Gateway:
             finally:
                 for leave in self.leaving:
                     leave()
+        await self.recorder.close()
 
     def tasks(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Return the tasks that run while the app runs."""
-        found = [*self.background, self.feed.run, self.blocked.run]
+        found = [*self.background, self.feed.run, self.blocked.run, self.recorder.run]
+        if self.kept_tokens is not None:
+            found.append(self.kept_tokens.run)
         if (catalogue_s := self.catalogue_s) is not None:
             found.append(lambda: self.crawlers.keep_reading(catalogue_s))
         if self.sweep_s is not None:

@@ -129,6 +129,27 @@ CORRECTION: dict[str, Any] = {
     "evidence": {"signal": 9},
     "created_at": "2026-11-20T11:59:59.300Z",
 }
+ACCESS: dict[str, Any] = {
+    "at": "2026-11-20T11:59:59.300Z",
+    "caller": "ann",
+    "caller_project": "*",
+    "operation": "pressRuns",
+    "address": "10.0.3.7",
+    "status": 200,
+    "outcome": "done",
+    "requests": 1,
+    "verb": "Stop",
+    "kind": "run",
+    "subject": "7",
+    "subject_uid": "5f2b",
+    "project": "shop-a",
+    "id": 4711,
+}
+ACCESS_REFUSED: dict[str, Any] = ACCESS | {
+    **dict.fromkeys(("caller", "verb", "kind", "subject", "subject_uid")),
+    **{"id": 4709, "caller_project": "", "project": "", "operation": "startRun", "status": 401},
+    **{"outcome": "invalid_token", "requests": 12_345},
+}
 TRANSITION: dict[str, Any] = {
     "key": "transition:12",
     "at": "2026-11-20T11:59:59.300Z",

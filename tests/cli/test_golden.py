@@ -11,6 +11,8 @@ import yaml
 from syrupy.assertion import SnapshotAssertion
 
 from tests.cli.cli_answers import (
+    ACCESS,
+    ACCESS_REFUSED,
     AHEAD,
     AUDIT,
     COMPLETED,
@@ -91,6 +93,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "logs 7": [("GET", "/v1/runs/7/logs", "first\nlast words\n")],
     "export 7": [("GET", "/v1/runs/7", EXPORTED)],
     "export 7 --resend": [("POST", "/v1/runs/7/export", COMPLETED | {"note": "Event and files are sent again."})],
+    "access --kind run --since 24h": [("GET", "/v1/access", {"access": [ACCESS, ACCESS_REFUSED]})],
     "audit": [("POST", "/v1/audit", {"audit_id": "0190-audit", "report": AUDIT, "note": None})],
     "crawler list": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
     "crawler describe operations": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],

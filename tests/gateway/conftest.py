@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.gateway import health
+from crawler_lifecycle.gateway.access import recorder, tokens
 from crawler_lifecycle.gateway.runs import blocked
 from crawler_lifecycle.store import open_store
 from tests.gateway.gateway_world import Clock, World
@@ -19,6 +20,9 @@ from tests.support.databases import make_tables
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that stands still for a while is not what these limits are for; tests of them set their own."""
     monkeypatch.setattr(health, "READY_TIMEOUT_S", 120.0)
+    # Rows are written at the end of a gateway, and tokens are read at its start, or when a test says so.
+    monkeypatch.setattr(recorder, "EVERY_S", 3600.0)
+    monkeypatch.setattr(tokens, "KEPT_S", 3600.0)
     monkeypatch.setattr(blocked, "ANSWER_S", 120.0)
 
 

@@ -32,6 +32,7 @@ PAGES = {
     "pools": "/pools",
     "corrections": "/corrections",
     "audit": "/audit",
+    "access": "/access",
     "schedules": "/schedules",
     "schedule": "/schedules/nightly",
     "schedule-form": "/schedules/new",

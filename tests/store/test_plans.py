@@ -124,6 +124,7 @@ MAY = {
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
+    ("list_access", "scan", "access_log"): "the newest rows are read in the order of an index, until a page is full",
     **{
         (method, "scan", "access_token"): "all tokens, of which there are a thousand at most, and those of before"
         for method in ("create_token", "list_tokens")

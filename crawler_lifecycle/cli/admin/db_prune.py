@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store import Pruner
 
 DEFAULT_AGE = "90d"
+#: Of the access log.
+ACCESS_AGE = "365d"
 #: Seconds before each retry of a chunk that the database refused.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 #: Shortest and longest pause after a chunk, in seconds. Otherwise the pause is as long as the chunk took.
@@ -51,25 +53,28 @@ def prune(
     logs_older_than: Annotated[
         str | None, Parameter(help="the same for logs and statistics of tasks; default: as --older-than")
     ] = None,
+    access_older_than: Annotated[str, Parameter(help="age of rows of the access log; at least 7d")] = ACCESS_AGE,
     yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the rows are only counted")] = False,
     url: Annotated[str | None, Parameter(help="the database; default: LIFECYCLE_DATABASE__URL")] = None,
 ) -> None:
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
     The command removes run.changed events with their pushes, the kept last lines of logs, temporary rows of looks, and
-    closed findings of audits. It never changes runs, tasks, the record of status changes, or rows that a resume or an
-    export needs. Without --yes nothing is changed. It may be called at any time, also twice at once. It may be stopped
-    at any time; the next call continues.
+    closed findings of audits. Rows of the access log have an age of their own. It never changes runs, tasks, the record
+    of status changes, or rows that a resume or an export needs. Without --yes nothing is changed. It may be called at
+    any time, also twice at once. It may be stopped at any time; the next call continues.
     """
-    from crawler_lifecycle.domain.retention import DATABASE
+    from crawler_lifecycle.domain.retention import ACCESS, DATABASE
 
     age_s, before = long_ago(older_than, output.now(), DATABASE)
     _, logs_before = long_ago(logs_older_than or older_than, output.now(), DATABASE, "--logs-older-than")
+    _, access_before = long_ago(access_older_than, output.now(), ACCESS, "--access-older-than")
     with closing(_pruner(url or load_settings().database.url)) as pruner:
-        work = Pruning(pruner, before, dict.fromkeys(LARGE, logs_before), yes=yes)
+        own = {**dict.fromkeys(LARGE, logs_before), "access_log": access_before}
+        work = Pruning(pruner, before, own, yes=yes)
         work.all_tables()
     _show(work, age_s)
-    _summarise(work, older_than, logs_older_than)
+    _summarise(work, older_than, logs_older_than, access_older_than)
 
 
 def _pruner(url: str) -> Pruner:
@@ -190,7 +195,7 @@ def _show(work: Pruning, age_s: float) -> None:
     )
 
 
-def _summarise(work: Pruning, older_than: str, logs_older_than: str | None) -> None:
+def _summarise(work: Pruning, older_than: str, logs_older_than: str | None, access_older_than: str) -> None:
     if work.yes:
         say(f"removed {work.removed:,} rows")
         return
@@ -198,4 +203,5 @@ def _summarise(work: Pruning, older_than: str, logs_older_than: str | None) -> N
     if work.goes:
         age = "" if older_than == DEFAULT_AGE else f" --older-than {older_than}"
         logs = f" --logs-older-than {logs_older_than}" if logs_older_than else ""
-        say(f"next: crawlctl db prune{age}{logs} --yes")
+        access = "" if access_older_than == ACCESS_AGE else f" --access-older-than {access_older_than}"
+        say(f"next: crawlctl db prune{age}{logs}{access} --yes")

@@ -9,9 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
@@ -35,6 +33,7 @@ from crawler_lifecycle.web.tries import address_of
 
 from .limits import Quota, RateLimits
 from .logins import Logins, cookie_of, from_own_page
+from .recorder import present_call
 from .tokens import Caller, Role, TokenFile
 
 logger = logging.getLogger(__name__)
@@ -44,8 +43,6 @@ BODY_MAX = 1024 * 1024
 BODY_OF_TASKS_MAX = 2 * 1024 * 1024
 #: Seconds between two checks of the token of a long answer. The docs promise that a revoked token ends it in a second.
 CHECK_S = 0.4
-#: The shortest time between two log lines about refused tokens, in seconds.
-REFUSED_EVERY_S = 10.0
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -107,7 +104,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (
         Access(Role.ADMIN),
         """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook testWebhook
-        listWebhookDeliveries""",
+        listWebhookDeliveries listAccess""",
     ),
     # The API of scrapyd, if it is switched on.
     (
@@ -136,7 +133,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         showPutSchedule pressPutSchedule""",
     ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True), "pressStart pressStartManager pressStartGraph"),
-    (Access(Role.ADMIN, page=True), "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook"),
+    (Access(Role.ADMIN, page=True), "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook showAccess"),
 )
 #: By operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
@@ -182,30 +179,27 @@ class Operations:
         return replace(_READ, basic=basic)
 
 
-_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
-
-
 def caller_name() -> str | None:
     """Return the name of the present caller; ``None`` on an open gateway, or for a request without a token."""
-    caller = _CALLER.get()
+    caller = present_call().caller
     return None if caller is None else caller.name
 
 
 def caller_key() -> str | None:
     """Return the name of the present caller with its project, as quotas count it; ``None`` as for ``caller_name``."""
-    caller = _CALLER.get()
+    caller = present_call().caller
     return None if caller is None else caller.key
 
 
 def caller_role() -> Role | None:
     """Return the role of the present caller; ``None`` on an open gateway, where every caller may do everything."""
-    caller = _CALLER.get()
+    caller = present_call().caller
     return None if caller is None else caller.role
 
 
 def may(operation: str) -> bool:
     """Return whether the present caller may do this. A page uses it to show only buttons that will work."""
-    caller, needed = _CALLER.get(), ACCESS[operation].role
+    caller, needed = present_call().caller, ACCESS[operation].role
     if caller is None or needed is None:
         return True
     return caller.role is not None and caller.role.covers(needed) and _reaches(caller, ACCESS[operation])
@@ -217,7 +211,7 @@ def _reaches(caller: Caller, access: Access) -> bool:
 
 def check_own(run: RunRef) -> None:
     """Raise ``Problem`` 403 for the token of a crawler of another run with the same number."""
-    caller = _CALLER.get()
+    caller = present_call().caller
     if caller is not None and caller.run is not None and caller.run != run:
         raise Problem(403, "forbidden", run.foreign("the token", caller.run.uid), run_id=run.run_id)
 
@@ -244,9 +238,6 @@ class AuthenticationMiddleware:
     limits: RateLimits
     logins: Logins | None = None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    monotonic: Callable[[], float] = time.monotonic
-    _refused: int = 0
-    _logged_at: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -260,11 +251,15 @@ class AuthenticationMiddleware:
             # Only browsers send forms, and they send ``Origin`` with each form. Programs use the API.
             raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
         address = address_of(scope.get("client"))
+        call = present_call()
         if access.role is None:
-            with self._called(scope, self._known(headers, address), operation):
+            call.caller = self._known(headers, address)
+            call.admitted = call.caller is not None
+            with self._called(scope, call.caller, operation):
                 await self.app(scope, receive, send)
             return
-        caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
+        caller = call.caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
+        call.admitted = True
         _check(caller, access, operation or "this", parameters)
         name = caller.key if caller else None
         self.limits.spend(name, writes=access.writes)
@@ -302,12 +297,12 @@ class AuthenticationMiddleware:
             return crawler
         caller, expired = callers.find(token, self.clock())
         if caller is None:
-            self._note_refusal()
             if self.logins is not None and address is not None:
                 self.logins.tries.wrong(address)
             detail = "Authorization: the token is unknown; get a valid one"
             raise unauthorised("invalid_token", detail, error="invalid_token", basic=access.basic)
         if expired:
+            present_call().caller = caller
             detail = f"Authorization: the token of {caller.name!r} has expired; get a new one"
             raise unauthorised("token_expired", detail, error="invalid_token", basic=access.basic)
         return caller
@@ -325,13 +320,6 @@ class AuthenticationMiddleware:
             return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
         except Problem:
             return None
-
-    def _note_refusal(self) -> None:
-        self._refused += 1
-        now = self.monotonic()
-        if self._logged_at is None or now - self._logged_at >= REFUSED_EVERY_S:
-            logger.warning("unknown tokens were refused: %d since the last line like this", self._refused)
-            self._refused, self._logged_at = 0, now
 
     async def _until_revoked(
         self, caller: Caller, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
@@ -439,12 +427,8 @@ def _is_stream(access: Access, scope: Scope) -> bool:
 
 @contextlib.contextmanager
 def _called(scope: Scope, caller: Caller | None, operation: str | None, project: str | None) -> Iterator[None]:
-    """Set the caller for ``caller_name``, and for every log line of the request. Limit it to its project."""
-    token = _CALLER.set(caller)
+    """Name the caller in every log line of the request. Limit it to its project."""
     about = {"caller": caller.name if caller else None, "operation": operation}
     scope[ABOUT] = {name: value for name, value in about.items() if value is not None}
-    try:
-        with limited(project), structlog.contextvars.bound_contextvars(**scope[ABOUT]):
-            yield
-    finally:
-        _CALLER.reset(token)
+    with limited(project), structlog.contextvars.bound_contextvars(**scope[ABOUT]):
+        yield

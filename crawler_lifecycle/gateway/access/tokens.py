@@ -1,4 +1,4 @@
-"""Tokens: the tokens file, its callers and their roles.
+"""Tokens: the tokens file, its callers and their roles, and the tokens of the database.
 
 The file contains only hashes. A token has 256 random bits, so nobody can find it from its SHA-256, and other users may
 read the file. But other users must not write it: they could add a token of their own. Such a file is refused.
@@ -16,16 +16,21 @@ import secrets
 import stat
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.bounds import check_name
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import ALL, DEFAULT
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.store.access import TokenStore
+from crawler_lifecycle.web.problems import unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +38,10 @@ logger = logging.getLogger(__name__)
 PREFIX = "crawl_"
 #: Seconds between two checks for changes of the file.
 FRESH_S = 0.5
+#: Seconds between two readings of the database's tokens. A new or revoked token counts after this time.
+KEPT_S = 2.0
+#: Seconds for which a gateway that cannot read the database accepts the tokens that it has read before.
+STALE_S = 60.0
 FILE_MAX = 1024 * 1024
 _KEYS = ("name", "role", "sha256", "expires", "project")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
@@ -110,6 +119,8 @@ class TokenFile:
 
     If a new version of the file is broken, the former tokens stay valid. The log and ``problem`` then report the error
     until the file is correct. The constructor raises ``TokenFileError``.
+
+    It also knows the tokens of the database, after ``keep``. A token of the file always wins.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -118,22 +129,49 @@ class TokenFile:
         self._asked_at = clock()
         self._mark = _mark(path)
         self._entries = read(path)
+        self._kept: Mapping[str, Entry] = {}
+        self._kept_at: float | None = None
+        self.used: dict[str, datetime] = {}
+        """The last use of tokens of the database, by their hashes."""
         self.problem: str | None = None
+
+    def keep(self, entries: Mapping[str, Entry] | None) -> None:
+        """Take the tokens of the database, by their hashes; ``None``: they were not read yet."""
+        self._kept_at = -STALE_S if entries is None else self._clock()
+        self._kept = entries or {}
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
         """Return the caller of this token, and whether it has expired. All entries are compared in constant time."""
         return self.find_hash(digest(token), now)
 
     def find_hash(self, shown: str, now: datetime) -> tuple[Caller | None, bool]:
-        """Return the caller of the token with this hash, and whether the token has expired."""
+        """Return the caller of the token with this hash, and whether the token has expired.
+
+        Raises ``Problem`` 503 for a token that is not in the file, when the database was not read for too long.
+        """
         self._refresh()
         found: Entry | None = None
         for entry in self._entries:
             if hmac.compare_digest(entry.sha256, shown):
                 found = entry
+        found = found or self._find_kept(shown, now)
         if found is None:
             return None, False
         return found.caller, found.expires is not None and found.expires <= now
+
+    def _find_kept(self, shown: str, now: datetime) -> Entry | None:
+        if self._kept_at is None:
+            return None
+        if self._clock() - self._kept_at >= STALE_S:
+            detail = "The token is not in the tokens file, and the database with all others does not answer"
+            raise unavailable("store_unavailable", detail)
+        found = self._kept.get(shown)
+        if found is not None and any(entry.caller.name == found.caller.name for entry in self._entries):
+            logger.warning("token %s of the database is refused: the tokens file has this name", found.caller.name)
+            return None
+        if found is not None:
+            self.used[shown] = now
+        return found
 
     def _refresh(self) -> None:
         if self._clock() - self._asked_at < FRESH_S:
@@ -152,6 +190,33 @@ class TokenFile:
         if mark != self._mark or self.problem is not None:
             logger.info("the tokens file was read again: %s", ", ".join(sorted(e.caller.name for e in entries)))
         self._entries, self._mark, self.problem = entries, mark, None
+
+
+class KeptTokens:
+    """Gives the tokens of the database to the tokens file of this process, and records their last use."""
+
+    def __init__(self, callers: TokenFile, store: TokenStore) -> None:
+        self._callers = callers
+        self._store = store
+        self._told: dict[str, datetime] = {}
+        callers.keep(None)
+
+    async def run(self) -> None:
+        """Read until the task is cancelled."""
+        meanwhile = "tokens that are not in the tokens file are refused after a minute"
+        loop = Loop("reading the tokens of the database", KEPT_S, meanwhile=meanwhile, first_s=KEPT_S)
+        await loop.run(self.read)
+
+    async def read(self) -> None:
+        """Read all tokens once. Raises what the store raises."""
+        rows = await run_in_threadpool(self._store.list_tokens, live=True)
+        known = [row for row in rows if row.role in set(Role)]  # somebody could have edited the database
+        callers = {row.sha256: Caller(row.name, Role(row.role), project=row.project) for row in known}
+        self._callers.keep({row.sha256: Entry(callers[row.sha256], row.sha256, row.expires_at) for row in known})
+        used = {sha256: at.replace(second=0, microsecond=0) for sha256, at in self._callers.used.items()}
+        if new := dict(used.items() - self._told.items()):
+            await run_in_threadpool(self._store.tokens_used, new)
+        self._told = used
 
 
 def _mark(path: Path) -> tuple[int, int, int]:

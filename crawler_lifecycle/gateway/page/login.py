@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.logins import LASTS, Logins, cookie_name, cookie_of
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.web.tries import address_of
@@ -53,6 +54,8 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
             return answer(request, "login.html", status=401, is_open=False, problem=_WRONG, next=_ours(given.next))
         caller, cookie = begun
         logger.info("%s logged in", caller.name)
+        call = present_call()
+        call.caller, call.admitted = caller, True
         done = RedirectResponse(_ours(given.next), 303)
         done.set_cookie(value=cookie, max_age=int(LASTS.total_seconds()), **_attributes(request))
         return done

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, TargetKind, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Moment
 from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, read
@@ -205,6 +206,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         """Pause, resume, run now, backfill or delete a schedule."""
         asked = read(ScheduleForm, await form(request))
         if asked.do == "backfill" and (count := await _uncounted(commands, name, asked)) is not None:
+            present_call().admitted = False  # a question: nothing is done yet
             return answer(request, "backfill.html", name=name, asked=asked, count=count, now=clock())
         act = functools.partial(_carried_out, commands, name, asked)
         return await fields.carry_out(request, once, asked, name, act, clock())

@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.bounds import travels
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun, StopRun
@@ -123,7 +124,9 @@ class Jobs:
             # A recorded run starts by itself. A client that gets an error could repeat it with another id.
             if problem.code != "temporal_unavailable" or problem.run_id is None:
                 raise
+            present_call().about.append(("run", str(problem.run_id), None, True))
             return {"jobid": jobid}
+        present_call().about.append(("run", str(done.row.run_id), None, True))
         if not done.fresh and done.row.status.terminal:
             used = f"run {done.row.run_id} used it and is {done.row.status}"
             raise refused(f"jobid: {shown(jobid)} is already used: {used}; give another one")
@@ -137,6 +140,8 @@ class Jobs:
         if force is None:
             raise refused(f"signal: {shown(signal)} is not allowed; give INT for a graceful stop, or KILL")
         row = await self._find(job)
+        if row is not None:
+            present_call().about.append(("run", str(row.run_id), None, True))
         if row is None or row.status.terminal:
             return {"prevstate": None}
         done = await self.commands.stop(row.run_id, signed(StopRun(force=force)))

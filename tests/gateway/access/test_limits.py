@@ -280,9 +280,7 @@ def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lam
     async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
 
     limits = RateLimits(QUOTA, clock=monotonic)
-    return AuthenticationMiddleware(
-        nothing, operations=Operations(world.app), entrance=entrance, limits=limits, monotonic=monotonic
-    )
+    return AuthenticationMiddleware(nothing, operations=Operations(world.app), entrance=entrance, limits=limits)
 
 
 @pytest.mark.parametrize("begun", [True, False])

@@ -54,6 +54,7 @@ PATHS: dict[str, str] = {
     "showCrawlers": "/crawlers",
     "showCrawler": "/crawlers/plain",
     "showPools": "/pools",
+    "showAccess": "/access",
     "showCorrections": "/corrections",
     "showAudit": "/audit",
     "pressAudit": "/audit",

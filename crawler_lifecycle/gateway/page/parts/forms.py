@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, check_json, field_error, of_error, refused
@@ -166,7 +167,10 @@ class Once:
 
 
 def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: datetime) -> Response:
-    """Return the page with the results of an action."""
+    """Return the page with the results of an action, and tell the access log about them."""
+    for one in outcomes:
+        kind, _, subject = one.name.partition(" ")
+        present_call().about.append((kind if subject else None, subject or None, word, one.done))
     return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
 
 

@@ -139,6 +139,7 @@ NAVIGATION = (
     ("/corrections", "Corrections", "showCorrections"),
     ("/audit", "Audit", "showAudit"),
     ("/webhooks", "Webhooks", "showWebhooks"),
+    ("/access", "Access", "showAccess"),
 )
 
 

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
@@ -101,6 +102,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         if asked.do == "delete" and not may("deleteRun"):
             raise Problem(403, "forbidden", "do: 'delete' needs the role admin; ask for a token that has it")
         if asked.action.danger and (expected := await _unconfirmed(commands, chosen, asked)) is not None:
+            present_call().admitted = False  # a question: nothing is done yet
             return answer(request, "force.html", expected=expected, asked=asked, chosen=chosen, now=clock())
         limit = asyncio.Semaphore(AT_ONCE)
 

@@ -1,0 +1,121 @@
+"""``crawlctl access`` lists the access log of the gateway; ``crawlctl token`` is about tokens of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.admin.services import database_errors
+from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_list
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import load_settings, say, seconds, time_of
+from crawler_lifecycle.cli.subjects import By, Limit, Project
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.projects import DEFAULT
+from crawler_lifecycle.ports.access import Kind, TokenRow
+from crawler_lifecycle.subjects import ACCESS, TOKENS
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store import Store
+
+#: More than any token lasts: a time beyond it is refused by the calendar.
+_LONG_S = 1e10
+Name = Annotated[str, Parameter(help="the token's name: 1 to 64 of letters, digits and . _ @ -")]
+
+
+def access(
+    *,
+    caller: Annotated[str | None, Parameter(help="only by the token with this name")] = None,
+    operation: Annotated[str | None, Parameter(help="only this operation, such as stopRun or pressRuns")] = None,
+    kind: Annotated[Kind | None, Parameter(help="only about things of this kind")] = None,
+    subject: Annotated[str | None, Parameter(help="only about the thing with this number or name")] = None,
+    outcome: Annotated[str | None, Parameter(help="only with this outcome: done, or the code of a problem")] = None,
+    since: Annotated[str | None, Parameter(help="only in the last 24h, 7d …, or since a time")] = None,
+    until: Annotated[str | None, Parameter(help="only before the last 24h, 7d …, or before a time")] = None,
+    project: Project = None,
+    limit: Limit = 50,
+) -> None:
+    """List what people and tokens did, and what was refused, newest first. It needs a token of the role admin."""
+    words = {"caller": caller, "operation": operation, "kind": kind, "subject": subject, "outcome": outcome}
+    for name, text in (("since", since), ("until", until)):
+        words[name] = text and time_of(f"--{name}", text, output.now())
+    empty = "nothing is recorded that fits"
+    show_list("/v1/access", ACCESS, key="id", empty=empty, limit=limit, project=project, **words)
+
+
+def create(
+    name: Name,
+    /,
+    *,
+    role: Annotated[Literal["read", "operate", "admin"], Parameter(help="role of the token")],
+    project: Annotated[str, Parameter(help="the only project that it sees and touches; '*' is all of them")] = DEFAULT,
+    expires: Annotated[str | None, Parameter(help="when it expires: 90d, or a time; default: never")] = None,
+    by: By = None,
+) -> None:
+    """Create a token that the database keeps. The token is shown only once; the database has its hash.
+
+    All gateways accept it after about two seconds, without a change of their tokens file.
+    """
+    from crawler_lifecycle.gateway.access import tokens
+
+    settings = load_settings()
+    try:
+        token, _ = tokens.new_token(name, role, project)
+        taken = tokens.read(settings.gateway.tokens_file) if settings.gateway.tokens_file else ()
+    except (ValueError, tokens.TokenFileError) as error:
+        raise CommandFailed(Exit.USAGE, str(error)) from None
+    if any(entry.caller.name == name for entry in taken):
+        cure = "give another name, or remove that one from the file"
+        raise CommandFailed(Exit.USAGE, f"name: {name!r} is a name of the tokens file", None, cure)
+    until = None if expires is None else _expiry(expires)
+    with _store() as store:
+        row = store.tokens.create_token(name, role, project, tokens.digest(token), until, by or user())
+    emit({**_document(row), "token": token}, names=[token], table=lambda: print(token, flush=True))
+    say("this token is shown only once; gateways accept it in about two seconds")
+
+
+def list_tokens() -> None:
+    """List the tokens that the database keeps, also those that have expired or were revoked."""
+    with _store() as store:
+        rows = [_document(row) for row in store.tokens.list_tokens()]
+    emit_list("tokens", rows, TOKENS, name="name", empty="the database keeps no token; next: crawlctl token create -h")
+
+
+def revoke(name: Name, /, *, by: By = None) -> None:
+    """Revoke a token. Gateways refuse it after about two seconds, and end its streams and logins."""
+    with _store() as store:
+        row = _document(store.tokens.revoke_token(name, by or user()))
+    emit(row, names=[name], table=lambda: show_facts([(one.title, one.cell(row)) for one in TOKENS]))
+
+
+def _expiry(text: str) -> datetime:
+    """Return the time of ``--expires``. Raises ``CommandFailed`` for a time that is not to come."""
+    now = output.now()
+    if text.strip()[-1:].isalpha() and text.strip()[-1:] not in "Zz":
+        text = (now + timedelta(seconds=min(seconds(text), _LONG_S))).isoformat()
+    found = datetime.fromisoformat(time_of("--expires", text))
+    if found <= now:
+        raise CommandFailed(Exit.USAGE, f"--expires {text!r} is over", None, "give a later time, such as 90d")
+    return found
+
+
+@contextmanager
+def _store() -> Iterator[Store]:
+    from crawler_lifecycle.store import open_store
+
+    with database_errors(), closing(open_store(load_settings().database.url, pool_size=1)) as store:
+        store.health.ping()
+        yield store
+
+
+def _document(row: TokenRow) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    expired = row.expires_at is not None and row.expires_at <= output.now()
+    document: dict[str, Any] = TypeAdapter(TokenRow).dump_python(row, mode="json", exclude={"sha256"})
+    return document | {"state": "revoked" if row.revoked_at else "expired" if expired else "valid"}

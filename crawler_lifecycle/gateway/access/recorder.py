@@ -1,0 +1,205 @@
+"""The recorder of the access log: one row for each request that changes something or is refused.
+
+No request waits for its row. Rows are written twice a second, and wait in memory while the database is unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+from typing import get_args
+from urllib.parse import unquote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.projects import ALL, NONE
+from crawler_lifecycle.ports.access import AccessRow, Kind
+from crawler_lifecycle.store.access import AccessStore
+from crawler_lifecycle.web.problems import MEDIA_TYPE
+from crawler_lifecycle.web.tries import address_of
+
+from .tokens import PREFIX, Caller
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two writes, seconds for the last write of a process, and the most rows of one write.
+EVERY_S, LAST_S, AT_ONCE = 0.5, 5.0, 500
+#: The most rows that wait for the database. Further rows are lost; the log has a line for each request.
+WAITING_MAX = 10_000
+#: Equal requests of so many seconds are one row, if they failed or are of a crawler.
+WINDOW_S = 10.0
+#: The most different rows of this time, of nobody who is known and of known callers. All others are one row together.
+STRANGERS_MAX, KNOWN_MAX = 10, 500
+#: The operation of requests that are counted together, and of those that fit no route.
+OTHERS, UNKNOWN = "others", "unknown"
+
+_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}", re.ASCII)
+_REFUSED = frozenset({401, 403, 429})
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+#: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the like.
+_ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
+
+
+@dataclass(slots=True)
+class Call:
+    """The request that is being served, as far as it is known."""
+
+    caller: Caller | None = None
+    admitted: bool = False
+    """True when the caller may call; false for wrong tokens, and for operations that need no token."""
+    about: list[tuple[str | None, str | None, str | None, bool]] = field(default_factory=list)
+    """Kind and number of each thing that it was about, the text of the button, and whether it was done."""
+
+
+_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+def present_call() -> Call:
+    """Return the request that is being served. Routes add only what neither path nor ``Location`` says."""
+    return _CALL.get() or Call()
+
+
+@dataclass(eq=False)
+class Recorder:
+    """The rows that wait for the database, and the rows that count requests."""
+
+    store: AccessStore
+    clock: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    _waiting: deque[AccessRow] = field(default_factory=deque)
+    _counted: dict[bool, dict[object, AccessRow]] = field(default_factory=lambda: {False: {}, True: {}})
+    _began: float = 0.0
+    _lost: int = 0
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def note(self, row: AccessRow) -> None:
+        """Take a row. It is written soon."""
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(row)
+            return
+        self._lost += 1
+        if self._lost % 1000 == 1:
+            logger.error("the access log has lost %d rows: the database is away; this log has them", self._lost)
+
+    def count(self, row: AccessRow, *, known: bool) -> None:
+        """Take a row of which there may be very many. Equal ones are one row, ``WINDOW_S`` later."""
+        self.end_window()
+        counted = self._counted[known]
+        if _key(row) not in counted and len(counted) >= (KNOWN_MAX if known else STRANGERS_MAX):
+            row = replace(row, caller=None, caller_project=NONE, operation=OTHERS, address=None, outcome=OTHERS)
+        if before := counted.get(_key(row)):
+            same = row.subject == before.subject
+            row = replace(before, requests=before.requests + 1, subject=row.subject if same else None)
+        counted[_key(row)] = row
+
+    def end_window(self, *, now: bool = False) -> None:
+        """Take the rows that count requests if their time is over, or at once with ``now``."""
+        if now or self.monotonic() - self._began >= WINDOW_S:
+            self._began = self.monotonic()
+            for counted in self._counted.values():
+                for row in counted.values():
+                    self.note(row)
+                counted.clear()
+
+    async def run(self) -> None:
+        """Write rows until the task is cancelled."""
+        await Loop("writing the access log", EVERY_S, meanwhile="rows wait in memory", retry_s=(1, 10)).run(self.flush)
+
+    async def flush(self) -> None:
+        """Write all rows that wait. Raises what the store raises."""
+        self.end_window()
+        while self._waiting:
+            # A cancelled task must not leave behind a write whose result nobody knows.
+            await asyncio.shield(asyncio.create_task(self._write()))
+
+    async def close(self) -> None:
+        """Write the last rows of this process. If that fails, log how many are lost."""
+        self.end_window(now=True)
+        try:
+            async with asyncio.timeout(LAST_S):
+                await self.flush()
+        except (LifecycleError, TimeoutError) as error:
+            logger.error("the access log lost its last %d rows: %s", len(self._waiting), error)
+
+    async def _write(self) -> None:
+        async with self._writing:
+            rows = list(islice(self._waiting, AT_ONCE))
+            if rows:
+                await run_in_threadpool(self.store.record_access, rows)
+            for _ in rows:
+                self._waiting.popleft()
+
+
+def _key(row: AccessRow) -> object:
+    return row.caller, row.caller_project, row.operation, row.address, row.status, row.outcome, row.kind, row.verb
+
+
+@dataclass(eq=False)
+class Recording:
+    """ASGI middleware that gives each request to the recorder. It is around the one that checks callers."""
+
+    app: ASGIApp
+    recorder: Recorder
+    operation: Callable[[str, str], str | None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call, status, code, headers = Call(), None, "", Headers()
+
+        async def watched(message: Message) -> None:
+            nonlocal status, code, headers
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], Headers(raw=message["headers"])
+            elif not code and message.get("body") and headers.get("content-type") == MEDIA_TYPE:
+                code = str(json.loads(message["body"])["code"])
+            await send(message)
+
+        token = _CALL.set(call)
+        try:
+            await self.app(scope, receive, watched)
+        finally:
+            _CALL.reset(token)
+            if scope["type"] == "http":
+                self._record(scope, call, status, code, headers.get("location", ""))
+
+    def _record(self, scope: Scope, call: Call, status: int | None, code: str, place: str) -> None:
+        caller, refused = call.caller, status in _REFUSED
+        # Uploads of runners are not recorded.
+        if not refused and (scope["method"] in _READS or not call.admitted or (caller and caller.task)):
+            return
+        name, project = (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)
+        if caller is not None and caller.role is None:
+            project = ALL  # a crawler reaches its own run only, whichever project that has
+        operation = self.operation(scope["method"], scope["path"]) or UNKNOWN
+        outcome = code or ("no_answer" if status is None else "done" if status < 400 else str(status))
+        address = address_of(scope.get("client")) or None
+        row = AccessRow(self.recorder.clock(), name, project, operation, address, status, outcome)
+        if not refused and call.about:  # a page shows in one answer what became of each thing
+            for kind, subject, verb, done in call.about:
+                one = replace(row, kind=kind, subject=subject, verb=verb)
+                if done:
+                    self.recorder.note(one)
+                else:
+                    self.recorder.count(replace(one, outcome="not_done"), known=True)
+            return
+        # ``Location`` names what was begun.
+        if found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"]):
+            # Somebody could give a token where a name belongs.
+            row = replace(row, kind=found[1], subject=_TOKEN.sub("…", found[2]))
+        # Everybody can cause failures without end, and a crawler acts without a person.
+        if (status or 0) >= 400 or (caller is not None and caller.role is None):
+            self.recorder.count(row, known=call.admitted)
+        else:
+            self.recorder.note(row)

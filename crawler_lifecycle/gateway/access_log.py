@@ -1,0 +1,88 @@
+"""The access log: the route and the web page that list what people and tokens did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, get_args
+
+from fastapi import FastAPI, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.projects import narrowed
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
+from crawler_lifecycle.gateway.api.paging import Moment, OfProject
+from crawler_lifecycle.gateway.cursors import decode_positions, encode
+from crawler_lifecycle.gateway.page.parts.forms import read
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
+from crawler_lifecycle.ports.access import AccessRow, Kind
+from crawler_lifecycle.store.access import AccessStore
+from crawler_lifecycle.subjects import ACCESS
+
+_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_US = (datetime(2101, 1, 1, tzinfo=UTC) - _FIRST) // timedelta(microseconds=1)
+
+Word = Annotated[str | None, Field(max_length=200)]
+
+
+class AccessFilters(OfProject):
+    """Filters of ``GET /v1/access``. Each is the whole value of the field with this name."""
+
+    caller: Word = None
+    operation: Word = None
+    kind: Kind | None = None
+    subject: Word = None
+    outcome: Word = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+class AccessPage(BaseModel):
+    """Rows of the access log, newest first."""
+
+    access: list[AccessRow]
+    next_page_token: str | None = None
+
+
+def add_access_log(app: FastAPI, store: AccessStore, clock: Callable[[], datetime]) -> None:
+    """Add ``GET /v1/access`` and its web page."""
+
+    @app.get("/v1/access", operation_id="listAccess", **documents(AccessPage))
+    def list_access(filters: Annotated[AccessFilters, Query()], request: Request) -> Response:
+        """The access log: what people and tokens did through the gateways, and what was refused, newest first.
+
+        A row is there about a second after its request. Requests that failed are counted for ten seconds: `requests`
+        is the number of equal ones.
+        """
+        return conditional(request, _page(store, filters))
+
+    @app.get("/access", operation_id="showAccess", include_in_schema=False)
+    def show_access(request: Request) -> Response:
+        """List what people and tokens did."""
+        filters = read(AccessFilters, request.query_params.multi_items())
+        page = _page(store, filters)
+        values: dict[str, Any] = {
+            "rows": [asdict(row) for row in page.access],
+            "access": ACCESS,
+            "kinds": get_args(Kind),
+        }
+        more = next_page(filters, page.next_page_token)
+        return answer(request, "access.html", more=more, filters=filters, now=clock(), **values)
+
+
+def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:
+    if filters.since and filters.until and filters.since >= filters.until:
+        cure = "give a later time, or leave one of them out"
+        raise InvalidRequest(f"until: {filters.until.isoformat()} is not after since; {cure}")
+    place, size = decode_positions("access", filters.page_token, 2), filters.page_size
+    before = (_FIRST + timedelta(microseconds=min(place[0], _MOST_US)), place[1]) if place else None
+    wanted = filters.model_dump(exclude={"page_size", "page_token", "project"})
+    with narrowed(filters.project):
+        rows = store.list_access(size + 1, before=before, **wanted)
+    if len(rows) <= size:
+        return AccessPage(access=rows)
+    last = rows[size - 1]
+    token = encode("access", (last.at - _FIRST) // timedelta(microseconds=1), last.id)
+    return AccessPage(access=rows[:size], next_page_token=token)

@@ -1,0 +1,269 @@
+"""The access log: what people and tokens did, whichever door they came by, and what was refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.gateway.access import recorder
+from crawler_lifecycle.gateway.access.recorder import STRANGERS_MAX, WINDOW_S, Recorder
+from crawler_lifecycle.gateway.app import create_app
+from crawler_lifecycle.gateway.cursors import encode
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.ports.access import AccessRow
+from crawler_lifecycle.task_tokens import sign
+from tests.gateway.gateway_world import BASE, World
+from tests.gateway.keys import KEY, Keys
+from tests.gateway.page.conftest import as_browser
+
+BODY = {"crawler": "plain", "args": {"page": "zebra-body"}, "requested_by": "zebra-name"}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path, "a", "b")
+
+
+@pytest.fixture
+def gateway(world: World, keys: Keys) -> Gateway:
+    return world.gateway(entrance=keys.entrance(quota=None), scrapyd="default")
+
+
+@pytest.fixture
+def door(world: World, gateway: Gateway) -> Iterator[TestClient]:
+    with world.client(create_app(gateway)) as client:
+        yield client
+
+
+def close(door: TestClient, gateway: Gateway) -> None:
+    """Write everything, as the end of a gateway does."""
+    assert door.portal is not None
+    door.portal.call(gateway.recorder.close)
+
+
+def told(world: World, *names: str, **filters: Any) -> list[tuple[object, ...]]:
+    rows = world.store.access.list_access(500, **filters)
+    return [tuple(getattr(row, name) for name in names) for row in reversed(rows)]
+
+
+WHAT = ("caller", "operation", "verb", "kind", "subject", "status", "outcome")
+
+
+def test_each_change_has_one_row_by_whichever_door_it_came(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient
+) -> None:
+    operate, admin = keys.headers("operate"), keys.headers("admin")
+    run = door.post("/v1/runs", json=BODY, headers=operate).json()
+    door.get(f"/v1/runs/{run['run_id']}", headers=operate)
+    door.post("/v1/runs/1/stop", headers=operate)
+    door.post("/v1/runs/77/stop", headers=operate)
+    door.post("/v1/runs", json={"crawler": 7}, headers=operate)
+    door.put("/v1/schedules/nightly", json={"run": {"crawler": "plain"}, "every_s": 3600}, headers=operate)
+    door.post("/v1/schedules/nightly/pause", headers=operate)
+    door.post(
+        "/v1/graphs", json={"id": "walk me", "steps": [{"path": "a", "kind": "crawl", "job": BODY}]}, headers=admin
+    )
+    job = door.post("/schedule.json", data={"project": "default", "spider": "plain"}, headers=operate).json()["jobid"]
+    door.post("/cancel.json", data={"project": "default", "job": job}, headers=operate)
+    door.post("/cancel.json", data={"project": "default", "job": "none"}, headers=operate)
+    browser = as_browser(door)
+    browser.post("/login", data={"token": keys.tokens["operate"]})
+    browser.post("/runs", data={"key": "0" * 32, "do": "stop", "run": ["1.1", "2.1", "99.1"]})
+    browser.post("/runs/new", data={"key": "1" * 32, "crawler": "plain"})
+    asked = browser.post("/runs", data={"key": "2" * 32, "do": "force", "run": ["3.1"]})
+    assert 'name="typed"' in asked.text, "it asks first, and does nothing"
+    browser.post("/logout")
+    who = "the-operate"
+    name = keys.tokens["read"]
+    door.post(f"/v1/graphs/{name}/stop", headers=operate | {"Origin": BASE})
+    close(door, gateway)
+    assert told(world, *WHAT) == [
+        (who, "startRun", None, "run", "1", 202, "done"),
+        (who, "stopRun", None, "run", "1", 202, "done"),
+        (who, "putSchedule", None, "schedule", "nightly", 200, "done"),
+        (who, "pauseSchedule", None, "schedule", "nightly", 200, "done"),
+        ("the-admin", "startGraph", None, "graph", "walk me", 202, "done"),
+        (who, "scrapydSchedule", None, "run", "2", 200, "done"),
+        (who, "scrapydCancel", None, "run", "2", 200, "done"),
+        (who, "scrapydCancel", None, None, None, 200, "done"),
+        (who, "logIn", None, None, None, 303, "done"),
+        (who, "pressRuns", "Stop", "run", "1", 200, "done"),
+        (who, "pressRuns", "Stop", "run", "2", 200, "done"),
+        (who, "pressStart", None, "run", "3", 303, "done"),
+        (who, "logOut", None, None, None, 303, "done"),
+        # Failures are counted, so they are written last.
+        (who, "stopRun", None, "run", "77", 404, "run_not_found"),
+        (who, "startRun", None, None, None, 422, "invalid_request"),
+        (who, "pressRuns", "Stop", "run", "99", 200, "not_done"),
+        (who, "stopGraph", None, "graph", "…", 404, "graph_not_found"),
+    ]  # fmt: skip
+    [first, *_] = told(world, "subject_uid", "project", "address", "caller_project", "requests", "at")
+    assert first == (world.run(1).run_uid, "default", "testclient", "*", 1, world.clock.now)
+    everything = json.dumps(told(world, *AccessRow.__dataclass_fields__), default=str)
+    assert "zebra" not in everything
+    assert not [token for token in keys.tokens.values() if token in everything]
+
+
+def test_refused_requests_are_counted_and_cannot_fill_the_table(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient
+) -> None:
+    read = keys.headers("read")
+    for _ in range(300):
+        door.post("/v1/runs/1/stop", headers={"Authorization": "Bearer crawl_wrong"})
+        door.post("/v1/runs/1/stop", headers=read)
+    door.get("/v1/runs")
+    door.post("/v1/runs", headers={"Origin": "https://evil.example"} | read)
+    door.post("/login", data={"token": "crawl_wrong"}, headers={"Origin": BASE})
+    close(door, gateway)
+    rows = told(world, "caller", "operation", "subject", "status", "outcome", "requests")
+    assert rows == [
+        (None, "stopRun", "1", 401, "invalid_token", 10),
+        (None, "stopRun", "1", 429, "rate_limited", 290),
+        (None, "listRuns", None, 401, "unauthenticated", 1),
+        (None, "startRun", None, 403, "foreign_origin", 1),
+        (None, "logIn", None, 429, "rate_limited", 1),
+        ("the-read", "stopRun", "1", 403, "forbidden", 300),
+    ]
+    assert {one[0] for one in told(world, "caller_project", caller="the-read")} == {"*"}
+
+
+def test_a_flood_from_everywhere_has_a_row_for_the_others(world: World) -> None:
+    now = [0.0]
+    found = Recorder(world.store.access, world.clock, lambda: now[0])
+    for _ in range(2):
+        for n in range(5_000):
+            address = f"2001:db8::{n:x}"
+            row = AccessRow(world.clock(), None, "", "stopRun", address, 401, "invalid_token", kind="run", subject="1")
+            found.count(row, known=False)
+        now[0] += WINDOW_S
+    asyncio.run(found.close())
+    rows = told(world, "address", "operation", "subject", "requests")
+    one = [*((f"2001:db8::{n:x}", "stopRun", "1", 1) for n in range(STRANGERS_MAX))]
+    assert rows == [*one, (None, "others", "1", 5_000 - STRANGERS_MAX)] * 2
+
+
+def test_what_crawlers_do_is_counted(world: World, keys: Keys, gateway: Gateway, door: TestClient) -> None:
+    door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
+    world.claim(1)
+    own = {"Authorization": f"Bearer {sign(KEY, world.ref(1))}"}
+    for n in range(5):
+        answer = door.post("/v1/runs/1/tasks", json={"tasks": [{}]}, headers=own | {"Idempotency-Key": f"k{n}"})
+        assert answer.status_code < 300, answer.text
+    close(door, gateway)
+    assert told(world, "caller", "operation", "project", "requests", operation="addTasks") == [
+        ("run 1", "addTasks", "a", 5)
+    ]  # fmt: skip
+
+
+def test_a_database_that_is_away_changes_no_answer_and_loses_nothing(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.store.access
+    record = store.record_access
+
+    def away(rows: Sequence[AccessRow]) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(store, "record_access", away)
+    for _ in range(3):
+        assert door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")).status_code == 202
+    assert door.portal is not None
+    with pytest.raises(StoreUnavailable):
+        door.portal.call(gateway.recorder.flush)
+    monkeypatch.setattr(store, "record_access", record)
+    close(door, gateway)
+    assert told(world, "operation", "subject") == [("startRun", "1"), ("startRun", "2"), ("startRun", "3")]
+
+
+def test_rows_that_find_no_room_are_told_in_the_log(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recorder, "WAITING_MAX", 3)
+    found = Recorder(world.store.access, world.clock)
+    for n in range(5):
+        found.note(AccessRow(world.clock(), f"c{n}", "*", "stopRun", None, 200, "done"))
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(found.close())
+    assert told(world, "caller") == [("c0",), ("c1",), ("c2",)]
+    assert "has lost 1 rows" in caplog.text
+
+
+def test_a_project_sees_what_was_done_in_it_and_by_its_tokens(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient
+) -> None:
+    a, b, every = keys.headers("a-admin"), keys.headers("b-admin"), keys.headers("admin")
+    door.post("/v1/runs", json={"crawler": "plain"}, headers=a)
+    door.post("/v1/runs/1/stop", headers=every)
+    door.post("/v1/runs/1/stop", headers=b)
+    door.post("/v1/runs/99/stop", headers=b)
+    door.post("/v1/runs/1/stop", headers={"Authorization": "Bearer crawl_wrong"})
+    close(door, gateway)
+    what = ("caller", "subject", "subject_uid", "status")
+    uid = world.run(1).run_uid
+    with limited("a"):
+        assert told(world, *what) == [("the-a-admin", "1", uid, 202), ("the-admin", "1", uid, 202)]
+    with limited("b"):
+        # Nothing says which of the two is there: they are one row.
+        assert told(world, *what) == [("the-b-admin", None, None, 404)]
+    seen = {who: door.get("/v1/access", headers=keys.headers(who)).json()["access"] for who in ("a-admin", "admin")}
+    assert [len(one) for one in seen.values()] == [2, 4]
+    assert len(door.get("/v1/access?project=a", headers=every).json()["access"]) == 2
+    refused = door.get("/v1/access?project=a", headers=b)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "project")
+    assert door.get("/v1/access", headers=keys.headers("a-operate")).status_code == 403
+
+
+def test_pages_are_whole_and_wrong_filters_are_named(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient
+) -> None:
+    every = keys.headers("admin")
+    rows = [AccessRow(world.clock(), f"c{n % 2}", "*", f"op{n % 3}", None, 200, "done") for n in range(25)]
+    world.store.access.record_access(rows)
+    found, token = list[int](), dict[str, str]()
+    while True:
+        page = door.get("/v1/access", params={"page_size": 7, **token}, headers=every).json()
+        found += [row["id"] for row in page["access"]]
+        if page["next_page_token"] is None:
+            break
+        token = {"page_token": page["next_page_token"]}
+    assert found == list(range(25, 0, -1))
+    both = door.get("/v1/access?caller=c1&operation=op2", headers=every).json()["access"]
+    assert [row["id"] for row in both] == [24, 18, 12, 6]
+    for asked, field in (
+        ("who=x", "who"), ("kind=planet", "kind"), ("since=7", "since"), ("page_token=x", "page_token"),
+        ("since=2026-11-20T12:00:00Z&until=2026-11-20T12:00:00Z", "until"), ("page_size=0", "page_size"),
+    ):  # fmt: skip
+        answer = door.get(f"/v1/access?{asked}", headers=every)
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field), asked
+    far = encode("access", ID_MAX, 1)
+    assert door.get(f"/v1/access?page_token={far}", headers=every).status_code == 200
+
+
+def test_no_text_of_a_row_is_code(world: World, keys: Keys, door: TestClient) -> None:
+    text = "<img src=x onerror=alert(1)>\u202e\U0001f577" + "y" * 150
+    row = AccessRow(world.clock(), text, "*", "stopRun", text, 200, "done", verb=text, kind="graph", subject=text)
+    world.store.access.record_access([row])
+    shown = as_browser(door).get("/access", headers=keys.headers("admin"))
+    assert shown.status_code == 200
+    assert "<img" not in shown.text
+    assert "\u202e" not in shown.text
+    assert shown.text.count("&lt;img src=x onerror") == 4
+    assert 'href="/graphs/%3Cimg%20src' in shown.text
+
+
+def test_an_open_gateway_records_what_anybody_did(world: World, client: TestClient) -> None:
+    client.post("/v1/runs", json={"crawler": "plain"})
+    client.__exit__(None, None, None)
+    client.__enter__()
+    assert told(world, "caller", "caller_project", "project", "subject") == [(None, "*", "default", "1")]
+    assert ">anybody<" in as_browser(client).get("/access").text
