@@ -57,7 +57,7 @@ class Chooser:
     def shown(self, filters: Searched, known: Mapping[str, Sequence[str]], token: str | None) -> dict[str, Any]:
         """Return the values of ``list_tools.html`` and of the heads of the table. ``known``: values of filters that
         exist."""
-        asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "page_size", "all"})
+        asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
         more = next_page(filters, token, "all")
         return {
             **{"chooser": self, "asked": asked, "filters": filters, "more": more and self.path + more},

@@ -233,7 +233,9 @@ def cell(value: Cell, now: datetime) -> str | Markup:
             return Markup('<a href="{}">{}</a>').format(path, visible(str(text)))
         case Word(text, bad, why):
             word = Markup('<span class="{}">{}</span>').format("flag bad" if bad else f"status {text}".lower(), text)
-            return word + Markup("").join(Markup('<div class="why">{}</div>').format(visible(one)) for one in why)
+            return word + Markup("").join(
+                Markup('<div class="why" title="{0}">{0}</div>').format(visible(one)) for one in why
+            )
     return str(visible(plain(value) or None))
 
 
