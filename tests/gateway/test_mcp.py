@@ -99,12 +99,14 @@ async def test_a_run_is_started_explained_and_stopped(assistant: Assistant, worl
     assert EVIL in await told("logs", run_id=run_id)
     await told("stop_run", run_id=run_id, reason="enough")
     assert [stop and stop.reason for _, stop in world.workflows.signals] == ["enough"]
-    world.end(run_id, RunStatus.FAILED)
-    ended = await told("why", run_id=run_id)
-    assert (ended["status"], ended["cause"]) == ("FAILED", "It is over")
     whole = await told("describe_run", run_id=run_id)
     assert whole["requested_by"].endswith(", by an assistant")
     assert len(whole["task_rows"]) == 1
+    second = (await told("start_run", crawler="plain"))["run_id"]
+    world.claim(second)
+    world.end(second, RunStatus.FAILED)
+    ended = await told("why", run_id=second)
+    assert (ended["status"], ended["cause"]) == ("FAILED", "It is over")
 
 
 async def test_a_token_that_may_only_read_is_refused_by_the_gateway(assistant: Assistant, world: World) -> None:
