@@ -82,6 +82,8 @@ async def test_a_run_is_started_explained_and_stopped(assistant: Assistant, worl
     async def told(tool: str, **arguments: Any) -> Any:
         failed, text = await assistant.call(tool, **arguments)
         assert not failed, text
+        if tool.startswith("list_"):
+            return [json.loads(line) for line in data(text).splitlines()]
         return json.loads(data(text)) if tool != "logs" else data(text)
 
     request = {"crawler": "plain", "args": {"page": "7"}, "request_id": "once"}
@@ -99,12 +101,14 @@ async def test_a_run_is_started_explained_and_stopped(assistant: Assistant, worl
     assert EVIL in await told("logs", run_id=run_id)
     await told("stop_run", run_id=run_id, reason="enough")
     assert [stop and stop.reason for _, stop in world.workflows.signals] == ["enough"]
-    world.end(run_id, RunStatus.FAILED)
-    ended = await told("why", run_id=run_id)
-    assert (ended["status"], ended["cause"]) == ("FAILED", "It is over")
     whole = await told("describe_run", run_id=run_id)
     assert whole["requested_by"].endswith(", by an assistant")
     assert len(whole["task_rows"]) == 1
+    second = (await told("start_run", crawler="plain"))["run_id"]
+    world.claim(second)
+    world.end(second, RunStatus.FAILED)
+    ended = await told("why", run_id=second)
+    assert (ended["status"], ended["cause"]) == ("FAILED", "It is over")
 
 
 async def test_a_token_that_may_only_read_is_refused_by_the_gateway(assistant: Assistant, world: World) -> None:

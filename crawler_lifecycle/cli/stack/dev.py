@@ -148,19 +148,23 @@ def banner(stack: Stack, seconds: float) -> str:
         which = known["context"] or known["kubeconfig"] or "current context"
         lines.insert(5, f"cluster    kubernetes, {which}, namespace {known['cluster_namespace']}")
     lines = [line for line in lines if not line.endswith(" None")]
-    here = stack.state_dir == Path(".crawl").absolute()
-    gateway = "" if here else f" --gateway {known['gateway']}"
     example = f"start {stack.first}" if stack.first else "crawler list"
     if stack.layout.site is not None:
         example = f"start {layout.SITE_CRAWLER}"
-    return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
+    return "\n".join((*lines, f"ready in {seconds:.1f} s; next: {_crawlctl(stack)} {example}"))
+
+
+def _crawlctl(stack: Stack) -> str:
+    """Return the command that finds this stack from this folder."""
+    here = stack.state_dir == Path(".crawl").absolute()
+    return "crawlctl" if here else f"crawlctl --gateway {stack.addresses['gateway']}"
 
 
 def show_demo(stack: Stack) -> None:
     """Run the first example crawler, and print its result and what to type next. An error does not end the stack."""
+    url, crawlctl = str(stack.addresses["gateway"]), _crawlctl(stack)
     if stack.first is None:
-        return say("this folder has a catalogue of its own, so no example is run; next: crawlctl crawler list")
-    url = str(stack.addresses["gateway"])
+        return say(f"this folder has a catalogue of its own, so no example is run; next: {crawlctl} crawler list")
     begin(replace(current(), gateway_url=url))
     try:
         with current().gateway() as gateway:
@@ -176,7 +180,7 @@ def show_demo(stack: Stack) -> None:
     script = Path(sys.executable).with_name("crawlctl")
     known = "UV" not in os.environ and shutil.which("crawlctl") == str(script)  # uvx changes PATH only for us
     lines = [] if known or not script.exists() else [f"alias crawlctl={shlex.quote(str(script))}"]
-    lines += [f"crawlctl describe {run_id}", f"crawlctl start {stack.first} --watch", "crawlctl init my-crawls"]
+    lines += [f"{crawlctl} describe {run_id}", f"{crawlctl} start {stack.first} --watch", "crawlctl init my-crawls"]
     print(f"\nnext: open {url}/ in a browser, or type in another terminal, in this folder:", *lines, sep="\n  ")
     print("Ctrl-C ends all of it", flush=True)
     return None
