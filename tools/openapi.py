@@ -56,8 +56,8 @@ is there when the problem is about a run that exists, `errors` (a list of `field
 are wrong. The header `X-Request-Id` names the request; the service's log has the same name as `http_request`.
 
 Gateway and scheduler service share these codes, one section each: the status, the meaning, the cure. A program does
-not repeat a refused request unchanged. Where a section says **Repeat**, it repeats it after `Retry-After`, a start under
-the same `Idempotency-Key`.
+not repeat a refused request unchanged. Where a section says **Repeat**, it repeats it after `Retry-After`, a start
+under the same `Idempotency-Key`.
 """
 
 #: What the page says shorter, because its head explains it.
