@@ -72,7 +72,7 @@ def bring_forward(store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit
     if store.begin_run_ids_above(known.above):
         log.warning(
             "new runs get numbers above %d: the newest run of the database is %d, and %s; was the database restored? "
-            "docs/operations.md says what to do",
+            "docs/operations-database.md says what to do",
             *(known.above, newest, ", ".join(known.words(newest))),
         )
     return known

@@ -28,7 +28,7 @@ pathlib.Path(os.environ["CRAWL_STATS_FILE"]).write_text(json.dumps(told))
 sys.exit(1)
 """
 pytestmark = pytest.mark.slow
-#: What was delivered is with its receiver; services write lines of their own (docs/operations.md).
+#: What was delivered is with its receiver; services write lines of their own (docs/operations-database.md).
 DELIVERED = {"events.jsonl", "logs/worker.log"}
 
 

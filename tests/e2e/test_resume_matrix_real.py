@@ -1,7 +1,7 @@
 """Resuming on a stack of real processes: what is on the cluster is adopted, what ended is told, nothing is done twice.
 
-The rows of ``tests/support/resuming.md`` that depend on something real: process ids, folders, Scrapy's state, HTTP
-beside Temporal. All other rows: ``tests/workflows/test_resume_matrix.py``.
+The rows of ``resuming.md`` that depend on something real: process ids, folders, Scrapy's state, HTTP beside
+Temporal. All other rows: ``tests/workflows/test_resume_matrix.py``.
 """
 
 from __future__ import annotations

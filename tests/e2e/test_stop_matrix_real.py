@@ -1,4 +1,4 @@
-"""Cells of the stop matrix (tests/support/stopping.md) on a stack of real processes, and a stop that outlives it."""
+"""Cells of the stop matrix (stopping.md) on a stack of real processes over SQLite, and a stop that outlives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resume matrix, made from ``tests/support/resuming.md``, under time skipping; every history is replayed.
+"""The resume matrix, made from the tables in ``resuming.md``, under time skipping; every history is replayed.
 
 Everything that is left once in every run of the tests, an eighth of all cells in ``make test-more``, all of them in
 ``make test-all``. A resume reads what a former attempt has left

@@ -1,4 +1,4 @@
-"""The stop matrix: every cell of ``tests/support/stopping.md``, played on the real activities and the real store.
+"""The stop matrix: every cell of the table in ``stopping.md``, played on the real activities and the real store.
 
 One test plays some cells at once, each with its own run; what differs from the table is told cell by cell.
 """
@@ -45,7 +45,7 @@ async def matches_the_table(skipping: WorkflowEnvironment, folder: Path, chosen:
             problems = await play(World(lab, skipping, chosen))
     # What is untrue is told alone: a deadline that was missed beside it excuses nothing.
     told = [problem for problem in problems if MISSED not in problem] or problems
-    assert not problems, "\n".join([f"{len(problems)} differences from tests/support/stopping.md:", *told])
+    assert not problems, "\n".join([f"{len(problems)} differences from stopping.md:", *told])
 
 
 def played(state: str) -> pytest.MarkDecorator:

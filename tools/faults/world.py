@@ -181,7 +181,7 @@ class World:
             part.wait_ready()
 
     def audited(self) -> None:
-        """Ours come back after a restore, as docs/operations.md says, and what no row knows is adopted."""
+        """Ours come back after a restore, as docs/operations-database.md says, and what no row knows is adopted."""
         crawlctl, env = [sys.executable, "-m", "crawler_lifecycle.cli"], self.env | AUDITS
         self._run(*crawlctl, "db", "upgrade", env=env)
         for part in (self.parts[name] for name in self.ours):

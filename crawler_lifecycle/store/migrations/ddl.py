@@ -58,7 +58,7 @@ def add_column(table: str, column: Column[Any], *, sqlite_check: str = "") -> No
     ``sqlite_check`` is what ``store.base.checks`` says about the column's type on SQLite; it says nothing about bytes.
 
     On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses what it cannot do
-    so; the migration must then do it in another way, and docs/operations.md names the table.
+    so; the migration must then do it in another way, and docs/operations-upgrades.md names the table.
     """
     from alembic import op
 

@@ -26,7 +26,7 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.worker.run_numbers import ask, bring_forward
 
 _PLANS_SHOWN = 5
-_RESTORED = "see docs/operations.md, The database was restored; crawlctl audit lists tasks without a row"
+_RESTORED = "see docs/operations-database.md, The database was restored; crawlctl audit lists tasks without a row"
 
 
 def plans(store: Store, context: Context) -> list[Line]:
