@@ -54,7 +54,7 @@ def test_what_it_calls_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[dict[str, object]] = []
     monkeypatch.setattr(db_prune, "prune", functools.wraps(db_prune.prune)(lambda **given: called.append(given)))
     assert main.run(CONTAINER["args"]) == 0
-    assert called == [{"older_than": DEFAULT_AGE, "logs_older_than": "30d", "yes": True}]
+    assert called == [{"older_than": DEFAULT_AGE, "logs_older_than": "30d", "access_older_than": "365d", "yes": True}]
 
 
 def test_it_reaches_the_database_and_nothing_else() -> None:
