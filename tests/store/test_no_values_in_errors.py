@@ -26,6 +26,7 @@ from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.managers import NewManager, PlanRow
 from crawler_lifecycle.ports.runs import Deployed
@@ -187,6 +188,8 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     event = store.webhooks.test_webhook("shop", MARKER)
     store.webhooks.note_tries(hook.webhook_id, MARKER, [Tried(event.seq, MARKER)], event.seq, settled=False)
     store.webhooks.pause_webhook("shop", MARKER)
+    store.access.record_access([AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)])
+    store.tokens.create_token(MARKER, "read", MARKER, "0" * 64, None, MARKER)
     written = {table.name for table in metadata.sorted_tables} - {"schema_compatibility", "audit_report"}
     assert written - refused == set(), "each of these is written by some call above"
 

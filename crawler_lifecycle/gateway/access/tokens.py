@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -29,8 +29,9 @@ from crawler_lifecycle.domain.bounds import check_name
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import ALL, DEFAULT
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.store.access import TokenStore
-from crawler_lifecycle.web.problems import unavailable
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.access import TokenStore
 
 logger = logging.getLogger(__name__)
 
@@ -164,6 +165,8 @@ class TokenFile:
             return None
         if self._clock() - self._kept_at >= STALE_S:
             detail = "The token is not in the tokens file, and the database with all others does not answer"
+            from crawler_lifecycle.web.problems import unavailable  # `gateway token new` needs no FastAPI
+
             raise unavailable("store_unavailable", detail)
         found = self._kept.get(shown)
         if found is not None and any(entry.caller.name == found.caller.name for entry in self._entries):
