@@ -46,9 +46,11 @@ STRANGERS_MAX, KNOWN_MAX = 10, 500
 #: The operation of requests that are counted together, and of those that fit no route.
 OTHERS, UNKNOWN = "others", "unknown"
 
-_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}", re.ASCII)
-_REFUSED = frozenset({401, 403, 429})
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+#: A token of a caller, of a crawler or of a runner.
+_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+", re.ASCII)
+#: Operations for which no role is needed. A token of any role may repeat them, and nothing limits their rate.
+_LOGINS = frozenset({"logIn", "logOut"})
+_REFUSED, _READS = frozenset({401, 403, 429}), frozenset({"GET", "HEAD", "OPTIONS"})
 #: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the like.
 _ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
 
@@ -181,7 +183,8 @@ class Recording:
             return
         name, project = (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)
         if caller is not None and caller.role is None:
-            project = ALL  # a crawler reaches its own run only, whichever project that has
+            # A crawler reaches its own run only, whichever project that has. Of another run, nothing is looked up.
+            project = NONE if status == 403 else ALL
         operation = self.operation(scope["method"], scope["path"]) or UNKNOWN
         outcome = code or ("no_answer" if status is None else "done" if status < 400 else str(status))
         address = address_of(scope.get("client")) or None
@@ -194,12 +197,12 @@ class Recording:
                 else:
                     self.recorder.count(replace(one, outcome="not_done"), known=True)
             return
-        # ``Location`` names what was begun.
-        if found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"]):
+        # ``Location`` names what was begun, but after a login the page from which the browser came.
+        if operation not in _LOGINS and (found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"])):
             # Somebody could give a token where a name belongs.
             row = replace(row, kind=found[1], subject=_TOKEN.sub("…", found[2]))
         # Everybody can cause failures without end, and a crawler acts without a person.
-        if (status or 0) >= 400 or (caller is not None and caller.role is None):
+        if (status or 0) >= 400 or operation in _LOGINS or (caller is not None and caller.role is None):
             self.recorder.count(row, known=call.admitted)
         else:
             self.recorder.note(row)
