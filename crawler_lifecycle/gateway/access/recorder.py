@@ -41,8 +41,9 @@ EVERY_S, LAST_S, AT_ONCE = 0.5, 5.0, 500
 WAITING_MAX = 10_000
 #: Equal requests of so many seconds are one row, if they failed or are of a crawler.
 WINDOW_S = 10.0
-#: The most different rows of this time, of nobody who is known and of known callers. All others are one row together.
-STRANGERS_MAX, KNOWN_MAX = 10, 500
+#: The most different rows of this time: of nobody who is known, of known callers, and of each of these. All others are
+#: one row together. So no caller hides what another one did.
+STRANGERS_MAX, KNOWN_MAX, EACH_MAX = 10, 500, 50
 #: The operation of requests that are counted together, and of those that fit no route.
 OTHERS, UNKNOWN = "others", "unknown"
 
@@ -82,7 +83,7 @@ class Recorder:
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
     _waiting: deque[AccessRow] = field(default_factory=deque)
-    _counted: dict[bool, dict[object, AccessRow]] = field(default_factory=lambda: {False: {}, True: {}})
+    _counted: dict[bool, dict[tuple[object, ...], AccessRow]] = field(default_factory=lambda: {False: {}, True: {}})
     _began: float = 0.0
     _lost: int = 0
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -100,7 +101,8 @@ class Recorder:
         """Take a row of which there may be very many. Equal ones are one row, ``WINDOW_S`` later."""
         self.end_window()
         counted = self._counted[known]
-        if _key(row) not in counted and len(counted) >= (KNOWN_MAX if known else STRANGERS_MAX):
+        own = sum(key[:2] == _key(row)[:2] for key in counted) if _key(row) not in counted else 0
+        if own >= EACH_MAX or (_key(row) not in counted and len(counted) >= (KNOWN_MAX if known else STRANGERS_MAX)):
             row = replace(row, caller=None, caller_project=NONE, operation=OTHERS, address=None, outcome=OTHERS)
         if before := counted.get(_key(row)):
             same = row.subject == before.subject
@@ -145,7 +147,7 @@ class Recorder:
                 self._waiting.popleft()
 
 
-def _key(row: AccessRow) -> object:
+def _key(row: AccessRow) -> tuple[object, ...]:
     return row.caller, row.caller_project, row.operation, row.address, row.status, row.outcome, row.kind, row.verb
 
 

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.gateway.access import recorder
-from crawler_lifecycle.gateway.access.recorder import STRANGERS_MAX, WINDOW_S, Recorder
+from crawler_lifecycle.gateway.access.recorder import EACH_MAX, STRANGERS_MAX, WINDOW_S, Recorder
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.cursors import encode
 from crawler_lifecycle.gateway.parts import Gateway
@@ -156,6 +156,20 @@ def test_a_flood_from_everywhere_has_a_row_for_the_others(world: World) -> None:
     rows = told(world, "address", "operation", "subject", "requests")
     one = [*((f"2001:db8::{n:x}", "stopRun", "1", 1) for n in range(STRANGERS_MAX))]
     assert rows == [*one, (None, "others", "1", 5_000 - STRANGERS_MAX)] * 2
+
+
+def test_no_caller_hides_what_another_one_did(world: World) -> None:
+    found = Recorder(world.store.access, world.clock, lambda: 0.0)
+    for n in range(1_000):
+        found.count(AccessRow(world.clock(), "eve", "a", f"op{n}", "::1", 403, "forbidden"), known=True)
+        found.count(AccessRow(world.clock(), f"c{n % 9}", "b", "stopRun", "::1", 409, "not_in_this_state"), known=True)
+    asyncio.run(found.close())
+    rows = told(world, "caller", "operation", "requests")
+    assert [one for one in rows if one[0] == "eve"] == [("eve", f"op{n}", 1) for n in range(EACH_MAX)]
+    assert [one[:2] for one in rows if one[0] != "eve"] == [
+        *((f"c{n}", "stopRun") for n in range(9)), (None, "others")
+    ]  # fmt: skip
+    assert sum(int(str(one[2])) for one in rows) == 2_000
 
 
 def test_what_crawlers_do_is_counted(world: World, keys: Keys, gateway: Gateway, door: TestClient) -> None:
