@@ -28,6 +28,8 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from crawler_lifecycle.domain.projects import DEFAULT
 
+#: The most bytes of a compressed text. Some bytes that somebody wrote into a row could become gigabytes.
+TEXT_MAX = 1024 * 1024
 CAUSE_MAX = 4000
 """The most characters that are stored of a text from a cluster, a crawler or a person."""
 
@@ -80,8 +82,11 @@ def compressed(text: str) -> bytes:
 
 
 def uncompressed(data: bytes | None) -> str:
-    """Return the text of ``compressed``, or an empty text."""
-    return zlib.decompress(data[4:]).decode() if data else ""
+    """Return the text of ``compressed``, or an empty text. Raises ``zlib.error`` for more than ``TEXT_MAX`` bytes."""
+    text = zlib.decompressobj().decompress(data[4:], TEXT_MAX) if data else b""
+    if data and len(text) != int.from_bytes(data[:4], "little"):
+        raise zlib.error("the text is incomplete or too long")
+    return text.decode()
 
 
 class Words(TypeDecorator[str]):

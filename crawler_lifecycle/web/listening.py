@@ -162,6 +162,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # a client on this machine, or behind a proxy on it, could give any address as its own
         timeout_graceful_shutdown=GRACE_S,
         limit_concurrency=CONNECTIONS_MAX,
         h11_max_incomplete_event_size=HEAD_MAX,

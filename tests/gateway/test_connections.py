@@ -216,3 +216,33 @@ def test_each_request_has_a_name_that_is_safe_to_log(server: Any) -> None:
             assert b"x-request-id: " in head
             assert b"x-content-type-options: nosniff" in head
             assert b"cache-control: no-store" in head
+
+
+async def test_an_address_that_a_client_writes_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class App:
+        state = None
+        seen: object = None
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            self.seen = scope["client"], scope["scheme"]
+
+    class Server:
+        started = True
+
+        def __init__(self, config: uvicorn.Config) -> None:
+            kept.append(config)
+
+        def run(self, sockets: object) -> None:
+            pass
+
+    kept, app = list[Any](), App()
+    monkeypatch.setattr(listening, "_Server", Server)
+    monkeypatch.setattr(listening, "_allow_files", lambda wanted: None)
+    served: Any = app
+    assert listening.run("a test", served, bind("127.0.0.1", 0, "TEST")) == 0
+    [config] = kept
+    config.load()
+    headers = [(b"x-forwarded-for", b"203.0.113.9"), (b"x-forwarded-proto", b"https")]
+    scope = {"type": "http", "client": ("127.0.0.1", 7), "scheme": "http", "headers": headers}
+    await config.loaded_app(scope, None, None)
+    assert app.seen == (("127.0.0.1", 7), "http")

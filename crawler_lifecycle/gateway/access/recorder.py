@@ -41,14 +41,17 @@ EVERY_S, LAST_S, AT_ONCE = 0.5, 5.0, 500
 WAITING_MAX = 10_000
 #: Equal requests of so many seconds are one row, if they failed or are of a crawler.
 WINDOW_S = 10.0
-#: The most different rows of this time, of nobody who is known and of known callers. All others are one row together.
-STRANGERS_MAX, KNOWN_MAX = 10, 500
+#: The most different rows of this time: of nobody who is known, of known callers, and of each of these. All others are
+#: one row together. So no caller hides what another one did.
+STRANGERS_MAX, KNOWN_MAX, EACH_MAX = 10, 500, 50
 #: The operation of requests that are counted together, and of those that fit no route.
 OTHERS, UNKNOWN = "others", "unknown"
 
-_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}", re.ASCII)
-_REFUSED = frozenset({401, 403, 429})
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+#: A token of a caller, of a crawler or of a runner.
+_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+", re.ASCII)
+#: Operations for which no role is needed. A token of any role may repeat them, and nothing limits their rate.
+_LOGINS = frozenset({"logIn", "logOut"})
+_REFUSED, _READS = frozenset({401, 403, 429}), frozenset({"GET", "HEAD", "OPTIONS"})
 #: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the like.
 _ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
 
@@ -80,7 +83,7 @@ class Recorder:
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
     _waiting: deque[AccessRow] = field(default_factory=deque)
-    _counted: dict[bool, dict[object, AccessRow]] = field(default_factory=lambda: {False: {}, True: {}})
+    _counted: dict[bool, dict[tuple[object, ...], AccessRow]] = field(default_factory=lambda: {False: {}, True: {}})
     _began: float = 0.0
     _lost: int = 0
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -98,7 +101,8 @@ class Recorder:
         """Take a row of which there may be very many. Equal ones are one row, ``WINDOW_S`` later."""
         self.end_window()
         counted = self._counted[known]
-        if _key(row) not in counted and len(counted) >= (KNOWN_MAX if known else STRANGERS_MAX):
+        own = sum(key[:2] == _key(row)[:2] for key in counted) if _key(row) not in counted else 0
+        if own >= EACH_MAX or (_key(row) not in counted and len(counted) >= (KNOWN_MAX if known else STRANGERS_MAX)):
             row = replace(row, caller=None, caller_project=NONE, operation=OTHERS, address=None, outcome=OTHERS)
         if before := counted.get(_key(row)):
             same = row.subject == before.subject
@@ -143,7 +147,7 @@ class Recorder:
                 self._waiting.popleft()
 
 
-def _key(row: AccessRow) -> object:
+def _key(row: AccessRow) -> tuple[object, ...]:
     return row.caller, row.caller_project, row.operation, row.address, row.status, row.outcome, row.kind, row.verb
 
 
@@ -181,7 +185,8 @@ class Recording:
             return
         name, project = (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)
         if caller is not None and caller.role is None:
-            project = ALL  # a crawler reaches its own run only, whichever project that has
+            # A crawler reaches its own run only, whichever project that has. Of another run, nothing is looked up.
+            project = NONE if status == 403 else ALL
         operation = self.operation(scope["method"], scope["path"]) or UNKNOWN
         outcome = code or ("no_answer" if status is None else "done" if status < 400 else str(status))
         address = address_of(scope.get("client")) or None
@@ -194,12 +199,12 @@ class Recording:
                 else:
                     self.recorder.count(replace(one, outcome="not_done"), known=True)
             return
-        # ``Location`` names what was begun.
-        if found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"]):
+        # ``Location`` names what was begun, but after a login the page from which the browser came.
+        if operation not in _LOGINS and (found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"])):
             # Somebody could give a token where a name belongs.
             row = replace(row, kind=found[1], subject=_TOKEN.sub("…", found[2]))
         # Everybody can cause failures without end, and a crawler acts without a person.
-        if (status or 0) >= 400 or (caller is not None and caller.role is None):
+        if (status or 0) >= 400 or operation in _LOGINS or (caller is not None and caller.role is None):
             self.recorder.count(row, known=call.admitted)
         else:
             self.recorder.note(row)

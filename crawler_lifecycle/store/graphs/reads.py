@@ -53,7 +53,7 @@ class Wanted(TypedDict, total=False):
 
 
 def _listing(before_id: int | None = None, *, states: Collection[GraphState] = (), name: str | None = None) -> Listing:
-    kinds = [_g.state == state for state in sorted(states)] or [_g.state != GraphState.DRAFT.value]
+    kinds = [_g.state == state for state in sorted(set(states))] or [_g.state != GraphState.DRAFT.value]
     return Listing(_PEOPLES, name, kinds, before_id)
 
 

@@ -149,6 +149,8 @@ def test_graphs_are_found_and_listed(world: World) -> None:
         assert (row.graph_id, row) == (graph_id, graphs.get_graph(graph_id))
     assert [row.graph_id for row in graphs.list_graphs(ids[3], 2)] == [ids[2], ids[1]]
     assert [row.counts for row in graphs.list_graphs(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
+    twice = [GraphState.EXECUTING] * 2
+    assert len(graphs.list_graphs(states=twice)) == graphs.count_found_graphs(9, states=twice) == 4
     assert graphs.list_graphs(states=[GraphState.COMPLETED]) == graphs.list_graphs(name="x") == []
     assert graphs.get_graph(2**63) is graphs.find_graph("b") is graphs.find_graph("a ") is None
     gone = GraphFence(77, 1, "x")

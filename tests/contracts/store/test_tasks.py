@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
 from crawler_lifecycle.ports.runs import Deployed
+from crawler_lifecycle.store.columns import TEXT_MAX, compressed
 from tests.contracts.store.world import START, World, bad_end, good_end, seen
 
 UNTIL = START + timedelta(seconds=25)
@@ -394,10 +395,14 @@ def test_a_log_takes_little_and_is_read_as_an_older_build_wrote_it(world: World)
             asked = f"SELECT CONVERT(UNCOMPRESS(compressed) USING utf8mb4) FROM task_log WHERE task_id = {zero}"
             assert conn.execute(sa.text(asked)).scalar_one() == text
         conn.execute(sa.text(f"UPDATE task_log SET log_tail = 'older', compressed = NULL WHERE task_id = {zero}"))
-        conn.execute(sa.text(f"UPDATE task_log SET compressed = 'of somebody' WHERE task_id = {one}"))
     assert world.store.tasks.log_tail(zero) == "older"
-    with pytest.raises(RowUnreadable, match=f"^task_log task_id {one}: compressed is .*; set it to NULL"):
-        world.store.tasks.log_tail(one)
+    bomb = compressed("x" * (TEXT_MAX + 1))
+    for written in (b"of somebody", b"some", compressed(text)[:-9], bomb):
+        with world.store.database.writing() as conn:
+            change = sa.text(f"UPDATE task_log SET compressed = :written WHERE task_id = {one}")
+            conn.execute(change, {"written": written})
+        with pytest.raises(RowUnreadable, match=f"^task_log task_id {one}: compressed is .*; set it to NULL"):
+            world.store.tasks.log_tail(one)
 
 
 def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:

@@ -16,12 +16,13 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.gateway.access import recorder
-from crawler_lifecycle.gateway.access.recorder import STRANGERS_MAX, WINDOW_S, Recorder
+from crawler_lifecycle.gateway.access.recorder import EACH_MAX, STRANGERS_MAX, WINDOW_S, Recorder
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.cursors import encode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.task_tokens import sign
+from crawler_lifecycle.web.tries import Tries
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import KEY, Keys
 from tests.gateway.page.conftest import as_browser
@@ -36,7 +37,12 @@ def keys(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def gateway(world: World, keys: Keys) -> Gateway:
-    return world.gateway(entrance=keys.entrance(quota=None), scrapyd="default")
+    gateway = world.gateway(entrance=keys.entrance(quota=None), scrapyd="default")
+    # On a slow machine, many requests take longer than the time of one row, or than a pause after wrong tokens.
+    gateway.recorder.monotonic = lambda: 0.0
+    assert gateway.logins is not None
+    gateway.logins.tries = Tries(clock=lambda: 0.0)
+    return gateway
 
 
 @pytest.fixture
@@ -96,15 +102,15 @@ def test_each_change_has_one_row_by_whichever_door_it_came(
         (who, "scrapydSchedule", None, "run", "2", 200, "done"),
         (who, "scrapydCancel", None, "run", "2", 200, "done"),
         (who, "scrapydCancel", None, None, None, 200, "done"),
-        (who, "logIn", None, None, None, 303, "done"),
         (who, "pressRuns", "Stop", "run", "1", 200, "done"),
         (who, "pressRuns", "Stop", "run", "2", 200, "done"),
         (who, "pressStart", None, "run", "3", 303, "done"),
-        (who, "logOut", None, None, None, 303, "done"),
-        # Failures are counted, so they are written last.
+        # Failures and logins are counted, so they are written last.
         (who, "stopRun", None, "run", "77", 404, "run_not_found"),
         (who, "startRun", None, None, None, 422, "invalid_request"),
+        (who, "logIn", None, None, None, 303, "done"),
         (who, "pressRuns", "Stop", "run", "99", 200, "not_done"),
+        (who, "logOut", None, None, None, 303, "done"),
         (who, "stopGraph", None, "graph", "…", 404, "graph_not_found"),
     ]  # fmt: skip
     [first, *_] = told(world, "subject_uid", "project", "address", "caller_project", "requests", "at")
@@ -152,6 +158,20 @@ def test_a_flood_from_everywhere_has_a_row_for_the_others(world: World) -> None:
     assert rows == [*one, (None, "others", "1", 5_000 - STRANGERS_MAX)] * 2
 
 
+def test_no_caller_hides_what_another_one_did(world: World) -> None:
+    found = Recorder(world.store.access, world.clock, lambda: 0.0)
+    for n in range(1_000):
+        found.count(AccessRow(world.clock(), "eve", "a", f"op{n}", "::1", 403, "forbidden"), known=True)
+        found.count(AccessRow(world.clock(), f"c{n % 9}", "b", "stopRun", "::1", 409, "not_in_this_state"), known=True)
+    asyncio.run(found.close())
+    rows = told(world, "caller", "operation", "requests")
+    assert [one for one in rows if one[0] == "eve"] == [("eve", f"op{n}", 1) for n in range(EACH_MAX)]
+    assert [one[:2] for one in rows if one[0] != "eve"] == [
+        *((f"c{n}", "stopRun") for n in range(9)), (None, "others")
+    ]  # fmt: skip
+    assert sum(int(str(one[2])) for one in rows) == 2_000
+
+
 def test_what_crawlers_do_is_counted(world: World, keys: Keys, gateway: Gateway, door: TestClient) -> None:
     door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
     world.claim(1)
@@ -162,6 +182,34 @@ def test_what_crawlers_do_is_counted(world: World, keys: Keys, gateway: Gateway,
     close(door, gateway)
     assert told(world, "caller", "operation", "project", "requests", operation="addTasks") == [
         ("run 1", "addTasks", "a", 5)
+    ]  # fmt: skip
+
+
+def test_a_crawler_shows_itself_to_no_project_but_its_own(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient
+) -> None:
+    for who in ("a-operate", "b-operate"):
+        door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers(who))
+    token = sign(KEY, world.ref(1))
+    for path in ("runs/2/stop", f"schedules/{token}/pause", f"graphs/files.{world.ref(1)}.0.1.{token[-43:]}/stop"):
+        assert door.post(f"/v1/{path}", headers={"Authorization": f"Bearer {token}"}).status_code == 403
+    close(door, gateway)
+    rows = told(world, "caller", "kind", "subject", "subject_uid", "project", outcome="forbidden")
+    assert rows == [("run 1", "run", "2", None, ""), *(("run 1", one, "…", None, "") for one in ("schedule", "graph"))]
+    with limited("b"):
+        assert told(world, "caller", "operation") == [("the-b-operate", "startRun")]
+
+
+def test_logins_without_end_are_counted_and_are_about_nothing(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient
+) -> None:
+    door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
+    for n in range(20):
+        door.post("/login", data={"token": keys.tokens["read"], "next": f"/runs/{n % 2}"}, headers={"Origin": BASE})
+        door.post("/logout", headers=keys.headers("read"))
+    close(door, gateway)
+    assert told(world, "operation", "subject", "project", "requests", caller="the-read") == [
+        ("logIn", None, "*", 20), ("logOut", None, "*", 20),
     ]  # fmt: skip
 
 
