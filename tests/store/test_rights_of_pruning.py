@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
+from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.schedules import TargetRef
 from crawler_lifecycle.store import Store, open_pruner, open_store, upgrade
@@ -86,6 +87,7 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
     store.schedules.due_begun(due.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
     store.findings.note_repair(name, "ended")
+    store.access.record_access([AccessRow(clock.now, "ann", "*", "stopRun", None, 200, "done")])
     clock.forward(100 * 86_400)
 
 

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.pool_calls import PoolCalls
-from tests.support.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, laboratory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -44,11 +44,14 @@ def waits(lab: Lab, run_id: int) -> bool:
 
 @pytest.mark.troubles
 async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None:
-    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=0.3)
+    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if (run, index) == (1, 0) else 0.3)
     first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON, "tasks": [{}, {}]})
     await pooled.until(lambda: waits(pooled, 1))
     second = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
     urgent = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON, "priority": 1})
+    await pooled.until(lambda: waits(pooled, 2) and waits(pooled, 3))
+    await pooled.until(lambda: pooled.store.tasks.count_tasks(1).active)
+    pooled.cluster.end_now(1, 0, end=FINISHED)
     results = [await handle.result() for handle in (first, second, urgent)]
     assert [result.status for result in results] == ["COMPLETED"] * 3
     assert [len(call.tasks) for call in pooled.scheduler.calls] == [1] * 4
