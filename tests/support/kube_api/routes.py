@@ -140,7 +140,9 @@ class Routes:
         resource = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
         allowed = not self._denied(asked["verb"], resource, asked.get("name"))
         status = {"allowed": allowed, **({} if allowed else {"reason": "no RBAC policy matched"})}
-        return Reply(201, {**wanted.body, "status": status})
+        kind = "SelfSubjectAccessReview" if "self" in wanted.path else "SubjectAccessReview"
+        of = {"kind": kind, "apiVersion": "authorization.k8s.io/v1"}
+        return Reply(201, {**of, **wanted.body, "status": status})
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
