@@ -550,8 +550,8 @@ def _with(row: Document) -> str:
     return "; ".join(filter(None, (named if steps else "", plain({k: v for k, v in target.items() if v}))))
 
 
-def _odd_days(row: Document) -> str:
-    return ", ".join(f"{one['day']} {one['local_time']} {one['oddity']}" for one in row.get("odd_days") or ())
+def _clock_changes(row: Document) -> str:
+    return ", ".join(f"{one['day']} {one['local_time']} {one['effect']}" for one in row.get("clock_changes") or ())
 
 
 def _option(name: str) -> tuple[str, Read]:
@@ -598,7 +598,7 @@ SCHEDULE = Subject(
         ("why", of("pause_reason")),
         ("trouble", of("trouble")),
         ("next", lambda row: None if row.get("paused") else ", ".join(row.get("next_due") or ())),
-        ("clock change", _odd_days),
+        ("clock change", _clock_changes),
         *map(_option, ("catch_up_s", "end_at", "excluded", "jitter_s", "offset_s", "overlap", "pause_after_failures")),
         _option("start_at"),
         ("revision", of("revision")),

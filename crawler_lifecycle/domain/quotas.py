@@ -38,14 +38,14 @@ NO_QUOTAS: Quotas = {}
 class Limit:
     """One limit of one holder, and its use.
 
-    ``used`` is counted up to ``most``, or one more; ``None``: it is not counted. ``free_at`` is the time of the next
+    ``used`` is counted up to ``max``, or one more; ``None``: it is not counted. ``free_at`` is the time of the next
     start if none is free.
     """
 
     kind: str
     name: str
     what: What
-    most: int
+    max: int
     used: int | None = None
     free_at: datetime | None = None
 
@@ -56,18 +56,18 @@ class Limit:
         """Raise ``InvalidRequest`` if a run with ``present`` tasks can never get ``more`` tasks."""
         of_run = self.what == "tasks_per_run"
         present = present if of_run else 0
-        if self.what != "starts_per_hour" and present + more > self.most and (of_run or self.most):
+        if self.what != "starts_per_hour" and present + more > self.max and (of_run or self.max):
             has = f", and it has {present}" if present else ""
-            text = f"tasks: {more} tasks are not allowed; {self} is {self.most}{has}: start fewer"
+            text = f"tasks: {more} tasks are not allowed; {self} is {self.max}{has}: start fewer"
             raise InvalidRequest(f"{text}, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
 
     def check(self, tasks: int, now: datetime, *, told: bool = True) -> None:
         """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free. ``told``: it says the use."""
         used = self.used or 0
-        if used + (1 if self.what == "starts_per_hour" else tasks) <= self.most:
+        if used + (1 if self.what == "starts_per_hour" else tasks) <= self.max:
             return
-        text = f"{self}: {used} of {self.most} in use" if told else f"{self}: no room for this now"
-        if not self.most:
+        text = f"{self}: {used} of {self.max} in use" if told else f"{self}: no room for this now"
+        if not self.max:
             raise QuotaReached(f"{text}; nothing is free until the operator raises it (LIFECYCLE_QUOTAS)")
         if not told:
             raise QuotaReached(f"{text}; try again in {AGAIN_S:g} s", AGAIN_S)

@@ -32,7 +32,7 @@ from crawler_lifecycle.gateway.webhooks.routes import add_webhook_commands, add_
 from crawler_lifecycle.web.problems import service
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
-from .health import HealthStrip
+from .health import HealthReport
 
 API_VERSION = "1.0"
 _HIDDEN = "not available; send a token to see the reason, or read the log"
@@ -107,7 +107,7 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
     add_metrics(app, gateway.metrics, needs, lambda: gateway.store.health.projects())
 
     @app.get("/v1/health", operation_id="getHealth")
-    async def get_health() -> HealthStrip:
+    async def get_health() -> HealthReport:
         """The state of the installation: the database, Temporal, the workers of each task queue, overdue looks, and the
         stream of events. It also says for how long at most a recorded status was untrue this week. A part may be some
         seconds old; `at` has its time."""

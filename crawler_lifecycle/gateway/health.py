@@ -55,7 +55,7 @@ class HealthPart:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthStrip:
+class HealthReport:
     """The state of all parts."""
 
     level: Level
@@ -113,15 +113,15 @@ class Health:
         self._queues = Kept(self._ask_queues, self.queues_s)
         self._threads = CapacityLimiter(1)
 
-    async def read(self) -> HealthStrip:
+    async def read(self) -> HealthReport:
         """Return the state of all parts. Raises nothing."""
         return await self._strip.own.read()
 
-    async def read_within(self, seconds: float) -> HealthStrip | None:
+    async def read_within(self, seconds: float) -> HealthReport | None:
         """Return the state of all parts. If that takes longer than ``seconds``, return the last state or ``None``."""
         return await self._strip.own.read_within(seconds)
 
-    async def _ask(self) -> HealthStrip:
+    async def _ask(self) -> HealthReport:
         now = self.clock()
         answers, (looks, wrong, worst_s) = await asyncio.gather(self.needs(), self._ledger(now))
         parts = [_part(name, answer, now) for name, answer in answers.items()]
@@ -132,7 +132,7 @@ class Health:
             parts += [asking] if queues is None else queues[only() is None]
         parts += [looks, self._stream(now)]
         worst = max((one.level for one in parts), key=_LEVELS.index)
-        return HealthStrip(worst, parts, wrong, worst_s, now)
+        return HealthReport(worst, parts, wrong, worst_s, now)
 
     async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
         """Return the part about looks. Also return for how long a status was untrue this week: a sentence, seconds."""

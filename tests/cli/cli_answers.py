@@ -400,7 +400,7 @@ SCHEDULE_PAUSED = SCHEDULE | {
 }
 AHEAD = {
     "next_due": ["2026-11-21T01:30:00Z", "2026-11-22T01:30:00Z"],
-    "odd_days": [{"day": "2027-03-28", "oddity": "skipped", "local_time": "02:30"}],
+    "clock_changes": [{"day": "2027-03-28", "effect": "skipped", "local_time": "02:30"}],
     "trouble": "it was changed in Temporal, and restored at 2026-11-20 11:00 UTC",
 }
 DUE: dict[str, Any] = {

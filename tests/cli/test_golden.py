@@ -63,10 +63,10 @@ RESUMPTION = [
 ]
 EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
 
-_STARTS = {"what": "starts_per_hour", "most": 500, "used": 500, "free_at": "2026-11-20T13:00:00Z"}
+_STARTS = {"what": "starts_per_hour", "max": 500, "used": 500, "free_at": "2026-11-20T13:00:00Z"}
 QUOTAS = [
     {"kind": "token", "name": "ci", **_STARTS},
-    {"kind": "pool", "name": "shop-a", "what": "live_tasks", "most": 20, "used": None, "free_at": None},
+    {"kind": "pool", "name": "shop-a", "what": "live_tasks", "max": 20, "used": None, "free_at": None},
 ]
 #: What a verb asks for (method, path, answer), by the words of the call.
 CALLS: dict[str, list[tuple[str, str, Any]]] = {

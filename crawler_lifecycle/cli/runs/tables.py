@@ -52,7 +52,7 @@ QUOTAS = (
     Column("Quota", of("what")),
     Column("Of", lambda row: f"{row['kind']} {row['name']}"),
     Column("Used", count("used"), right=True),
-    Column("Most", count("most"), right=True),
+    Column("Max", count("max"), right=True),
     Column("Next start", at("free_at")),
 )
 CORRECTIONS = (

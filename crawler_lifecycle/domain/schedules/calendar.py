@@ -43,7 +43,7 @@ class Calendar:
         return local.minute in self.minutes and local.hour in self.hours and self.has_day(local.date())
 
 
-class Oddity(StrEnum):
+class ClockEffect(StrEnum):
     """The effect of a clock change on a due time."""
 
     SKIPPED = "skipped"
@@ -51,11 +51,11 @@ class Oddity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OddDay:
+class ClockChange:
     """A day on which a due time does not exist, or occurs twice."""
 
     day: date
-    oddity: Oddity
+    effect: ClockEffect
     local_time: str
     """The first such local time of the day, ``HH:MM``."""
 
@@ -198,9 +198,9 @@ def _offsets(zone: ZoneInfo, year: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def odd_days(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, days: int = 366) -> list[OddDay]:
+def clock_changes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, days: int = 366) -> list[ClockChange]:
     """Return the days on which a clock change skips a due time or repeats it."""
-    found: dict[tuple[date, Oddity], OddDay] = {}
+    found: dict[tuple[date, ClockEffect], ClockChange] = {}
     midnight = datetime.combine(after.astimezone(zone).date(), time(), zone)
     for _ in range(days):
         at, midnight = midnight, midnight + timedelta(days=1)
@@ -212,6 +212,6 @@ def odd_days(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, day
             times = {local.replace(fold=fold).astimezone(UTC) for fold in (0, 1)}
             if len(times) == 2 and any(one.has(local) for one in calendars):
                 back = all(one.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None) for one in times)
-                oddity = Oddity.TWICE if back else Oddity.SKIPPED
-                found.setdefault((at.date(), oddity), OddDay(at.date(), oddity, f"{local:%H:%M}"))
+                effect = ClockEffect.TWICE if back else ClockEffect.SKIPPED
+                found.setdefault((at.date(), effect), ClockChange(at.date(), effect, f"{local:%H:%M}"))
     return list(found.values())

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.bounds import DAY_S, YEAR_S, Bound, check_number, 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import NAME_OF_FORM
 
-from .calendar import Calendar, OddDay, due_minutes, in_utc, odd_days, read_cron, read_zone, smallest_gap_s
+from .calendar import Calendar, ClockChange, clock_changes, due_minutes, in_utc, read_cron, read_zone, smallest_gap_s
 
 #: The request id contains the name and the due time, and has at most 120 characters.
 NAME_MAX = 80
@@ -133,9 +133,9 @@ class ScheduleSpec:
     def excluded_days(self) -> list[date]:
         return sorted({date.fromisoformat(text) for text in self.excluded})
 
-    def odd_days(self, after: datetime) -> list[OddDay]:
+    def clock_changes(self, after: datetime) -> list[ClockChange]:
         """Return the days of the coming year on which a clock change skips a due time or repeats it."""
-        found = odd_days(self.calendars(), read_zone(self.time_zone), max(after, self.start_at or after))
+        found = clock_changes(self.calendars(), read_zone(self.time_zone), max(after, self.start_at or after))
         end = None if self.end_at is None else self.end_at.astimezone(read_zone(self.time_zone)).date()
         off = self.excluded_days()
         return [one for one in found if one.day not in off and (end is None or one.day <= end)]

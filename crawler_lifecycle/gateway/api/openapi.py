@@ -1,9 +1,11 @@
-"""The gateway's OpenAPI document: roles, possible problems, examples."""
+"""The gateway's OpenAPI document: roles, possible problems, examples, and what each field means."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.gateway.access.operations import ACCESS, Access, forbidden
@@ -210,8 +212,16 @@ _STREAM_EVENT = {
 }
 
 
+#: What fields and parameters mean: schema or operation -> name -> text. ``any`` holds where these say nothing.
+MEANINGS: Mapping[str, Mapping[str, str]] = {
+    name: said
+    for names, said in tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8")).items()
+    for name in names.split()
+}
+
+
 def describe(document: dict[str, Any]) -> None:
-    """Add security, problems and examples to every operation of the document."""
+    """Add security, problems and examples to every operation of the document, and a meaning to each field."""
     document["info"]["description"] = _ABOUT
     components = document["components"]
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}}
@@ -223,6 +233,25 @@ def describe(document: dict[str, Any]) -> None:
     for path, item in document["paths"].items():
         for operation in item.values():
             _describe(operation, path, ACCESS[operation["operationId"]])
+    for where, name, field in fields(document):
+        if said := MEANINGS.get(where, {}).get(name) or MEANINGS["any"].get(name):
+            field.setdefault("description", said)
+
+
+def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield each field and parameter: the name of its schema or operation, its own name, and its description.
+
+    A schema without a name inside of an operation has the operation's.
+    """
+    for title, schema in document["components"]["schemas"].items():
+        yield from ((title, name, field) for name, field in schema.get("properties", {}).items())
+    for operation in (one for item in document["paths"].values() for one in item.values()):
+        where = operation["operationId"]
+        yield from ((where, one["name"], one) for one in operation.get("parameters", ()) if "name" in one)
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            schema = content["schema"]
+            title = schema.get("title", where)
+            yield from ((title, name, field) for name, field in schema.get("properties", {}).items())
 
 
 def _describe(operation: dict[str, Any], path: str, access: Access) -> None:

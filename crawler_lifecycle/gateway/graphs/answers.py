@@ -177,7 +177,7 @@ class GraphStatus(Level):
         return cls.model_validate(found | (left if row.pruned_at else {}) | {"id": row.key, "state": str(row.state)})
 
 
-class Form(StrEnum):
+class PictureFormat(StrEnum):
     """The format of a picture."""
 
     JSON = "json"

@@ -28,13 +28,13 @@ from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents
 from crawler_lifecycle.gateway.graphs.answers import (
     AcceptedGraph,
     ContextAnswer,
-    Form,
     Graph,
     GraphFilters,
     GraphPage,
     GraphStatus,
     GraphViews,
     Path,
+    PictureFormat,
     StepFilters,
     StepPage,
     as_sent,
@@ -189,7 +189,7 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     def get_picture(
         id: str,
         expand: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006 - FastAPI copies it
-        form: Annotated[Form, Query(alias="format")] = Form.JSON,
+        form: Annotated[PictureFormat, Query(alias="format")] = PictureFormat.JSON,
     ) -> Response:
         """The graph as at most 20,000 nodes and 200,000 edges. A sub-graph of more than 50 steps becomes one box with
         the number of its steps. A fan-out of more than 10 equal steps also becomes one box. `expand` shows the steps of
@@ -198,9 +198,9 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
         graph = found(graphs, id)
         steps = list(_drawn(graphs, graph.graph_id))
         states, chosen = {step.path: str(step.state) for step in steps}, "*" in expand or expand
-        if form is Form.DOT:
+        if form is PictureFormat.DOT:
             return PlainTextResponse(to_dot(steps, graph.name, states, expand=chosen), headers=_HEADERS)
-        if form is Form.MERMAID:
+        if form is PictureFormat.MERMAID:
             return PlainTextResponse(to_mermaid(steps, states, expand=chosen), headers=_HEADERS)
         drawn = TypeAdapter(Picture).dump_json(picture(steps, states, expand=chosen))
         return Response(drawn, media_type="application/json")

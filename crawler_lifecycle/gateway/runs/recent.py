@@ -25,7 +25,7 @@ _COUNTERS = ("pages", "items", "errors")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedCounter:
     """A counter of a run, and the same counter of the run before."""
 
     name: str
@@ -45,7 +45,7 @@ class Comparison:
     duration_s: float | None
     """The duration of the run itself so far."""
     before_duration_s: float | None
-    counters: list[Compared]
+    counters: list[ComparedCounter]
 
 
 def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
@@ -56,7 +56,7 @@ def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
     counters = []
     for name in _COUNTERS:
         one, other = getattr(row, name), getattr(before, name, None)
-        counters.append(Compared(name, one, other, _per_minute(one, mine), _per_minute(other, theirs)))
+        counters.append(ComparedCounter(name, one, other, _per_minute(one, mine), _per_minute(other, theirs)))
     if before is None:
         return Comparison(None, None, mine, None, counters)
     return Comparison(before.run_id, before.started_at, mine, theirs, counters)
@@ -79,7 +79,7 @@ class CrawlerRuns:
 
     crawler: str
     runs: list[RecentRun]
-    less: str | None
+    warning: str | None
     """A sentence if its last good run brought unusually few items."""
 
 

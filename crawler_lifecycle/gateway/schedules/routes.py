@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.projects import narrowed
-from crawler_lifecycle.domain.schedules.calendar import Oddity
+from crawler_lifecycle.domain.schedules.calendar import ClockEffect
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import NAME_MAX, ScheduleSpec, TargetKind, due_request_id, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
@@ -86,11 +86,11 @@ def put_form(definition: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**definition, "manager": own | dict(manager.get("options", {}))}
 
 
-class OddDayAnswer(BaseModel):
+class ClockChangeAnswer(BaseModel):
     """A day with a change of the clock, on which a due time does not exist or comes twice."""
 
     day: date
-    oddity: Oddity
+    effect: ClockEffect
     local_time: str
 
 
@@ -99,7 +99,7 @@ class ScheduleDetail(Schedule):
 
     next_due: list[datetime]
     """The next five due times, also while it is paused."""
-    odd_days: list[OddDayAnswer]
+    clock_changes: list[ClockChangeAnswer]
     """Days of the next year with a change of the clock. A skipped local time does not fire; a double one does twice."""
 
 
@@ -149,7 +149,7 @@ class DuePage(BaseModel):
     next_page_token: str | None
 
 
-class AskedDue(BaseModel):
+class RequestedFirings(BaseModel):
     """The firings that a person asked for, the earliest first."""
 
     due: list[Due]
@@ -174,9 +174,9 @@ class ScheduleViews:
         """Return the fields of an answer that the row does not have."""
         now, spec = self.clock(), ScheduleSpec.read(row.definition)
         due = [] if row.deleted_at is not None else await run_in_threadpool(_next, spec, now)
-        odd = await run_in_threadpool(spec.odd_days, now)
-        days = [OddDayAnswer(day=one.day, oddity=one.oddity, local_time=one.local_time) for one in odd]
-        return {"next_due": due, "odd_days": days}
+        odd = await run_in_threadpool(spec.clock_changes, now)
+        days = [ClockChangeAnswer(day=one.day, effect=one.effect, local_time=one.local_time) for one in odd]
+        return {"next_due": due, "clock_changes": days}
 
     def due(self, row: ScheduleRow, filters: DueFilters) -> tuple[list[DueRow], str | None]:
         """Return a page of firings, the latest first, and the token of the next page. Blocks."""
@@ -225,7 +225,7 @@ def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: Sched
     @app.post("/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202)
     async def trigger_schedule(
         name: ScheduleName, body: _Ask, response: Response, idempotency_key: IdempotencyKey = None
-    ) -> AskedDue:
+    ) -> RequestedFirings:
         """Fire a schedule now, even while it is paused. If an earlier target still executes, the new one waits for its
         verdict.
 
@@ -233,17 +233,17 @@ def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: Sched
         """
         done = await commands.trigger(name, signed(body), key=same_id(body.request_id, idempotency_key))
         done.mark(response)
-        return AskedDue(due=[Due.of(line) for line in done.row], note=done.note)
+        return RequestedFirings(due=[Due.of(line) for line in done.row], note=done.note)
 
     @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
-    async def backfill_schedule(name: ScheduleName, body: _Backfill) -> AskedDue:
+    async def backfill_schedule(name: ScheduleName, body: _Backfill) -> RequestedFirings:
         """Fire past due times that have not started a target: missed, skipped, paused and failed ones, and due times
         before the schedule was created.
 
         There may be at most 500. Targets start one after the other, unless they may overlap.
         """
         lines, note = await commands.backfill(name, signed(body))
-        return AskedDue(due=[Due.of(line) for line in lines], note=note)
+        return RequestedFirings(due=[Due.of(line) for line in lines], note=note)
 
 
 def add_schedule_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:

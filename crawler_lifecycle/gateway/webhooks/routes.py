@@ -99,7 +99,7 @@ class DeliveryPage(BaseModel):
     next_page_token: str | None
 
 
-class AskedTest(BaseModel):
+class RequestedTest(BaseModel):
     """A test event for one webhook, which is sent after the events that wait."""
 
     seq: int
@@ -157,10 +157,10 @@ def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
         return answer(await commands.resume(name, body))
 
     @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202)
-    async def test_webhook(name: WebhookName, body: _Test) -> AskedTest:
+    async def test_webhook(name: WebhookName, body: _Test) -> RequestedTest:
         """Send an event `webhook.test` to the webhook, after the events that wait. `deliveries` shows the result."""
         event, note = await commands.test(name, signed(body).requested_by)
-        return AskedTest(seq=event.seq, note=note)
+        return RequestedTest(seq=event.seq, note=note)
 
 
 def add_webhook_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:

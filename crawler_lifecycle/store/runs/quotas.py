@@ -70,9 +70,9 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
     if limit.what == "starts_per_hour":
         # After the clock was set back by more than the window, starts of the future count no more.
         newest = select(r.created_at).where(mine, r.created_at > now - WINDOW, r.created_at < now + WINDOW)
-        found = newest.order_by(r.created_at.desc()).limit(limit.most).subquery("counted")
+        found = newest.order_by(r.created_at.desc()).limit(limit.max).subquery("counted")
         used, first = conn.execute(select(func.count(), func.min(found.c.created_at))).one()
-        return replace(limit, used=used, free_at=first + WINDOW if used and used >= limit.most else None)
+        return replace(limit, used=used, free_at=first + WINDOW if used and used >= limit.max else None)
     statuses = (TaskStatus.QUEUED, TaskStatus.PENDING) if limit.what == "waiting_tasks" else ALIVE
     tasks = (
         select(t.task_id)
@@ -81,6 +81,6 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
         # The tasks of its own live runs are read, and not all live tasks of the installation.
         .prefix_with("STRAIGHT_JOIN", dialect="mysql")
         .with_hint(task_history, BY_RUN, "mysql")
-        .limit(limit.most + 1)
+        .limit(limit.max + 1)
     )
     return replace(limit, used=conn.execute(select(func.count()).select_from(tasks.subquery("counted"))).scalar_one())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.schedules.calendar import OddDay, Oddity, odd_days, read_cron
+from crawler_lifecycle.domain.schedules.calendar import ClockChange, ClockEffect, clock_changes, read_cron
 from crawler_lifecycle.domain.schedules.decision import Circumstances, Decision, decide, too_many_failures
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id
 
@@ -93,7 +93,7 @@ def test_a_clock_that_is_set_leaves_out_a_time_or_has_it_twice(
     start = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     found = list(spec.due_times(start, start + timedelta(days=3)))
     assert [f"{at:%dT%H:%M}" for at in found] == wanted
-    twice = [one for one in spec.odd_days(start) if one.day - start.date() <= timedelta(days=2)]
+    twice = [one for one in spec.clock_changes(start) if one.day - start.date() <= timedelta(days=2)]
     assert len(twice) == 1
 
 
@@ -108,20 +108,20 @@ def test_intervals_are_counted_from_1970(every: int, offset: int, at: datetime) 
 
 
 @given(st.sampled_from(ZONES), st.integers(0, 23), st.integers(0, 59), st.integers(0, 300))
-def test_odd_days_are_those_on_which_the_local_time_is_not_there_once(
+def test_clock_changes_are_those_on_which_the_local_time_is_not_there_once(
     zone: str, hour: int, minute: int, days: int
 ) -> None:
     """Each local minute of the year is looked for in UTC."""
     key, start = ZoneInfo(zone), datetime(2027, 1, 1, tzinfo=UTC) + timedelta(days=days)
-    found = odd_days(read_cron(f"{minute} {hour} * * *"), key, start, 60)
+    found = clock_changes(read_cron(f"{minute} {hour} * * *"), key, start, 60)
     wanted = []
     for n in range(1, 59):
         local = (start + timedelta(days=n)).replace(hour=hour, minute=minute, tzinfo=None)
         times = {local.replace(tzinfo=key, fold=fold).astimezone(UTC) for fold in (0, 1)}
         real = [at for at in times if at.astimezone(key).replace(tzinfo=None) == local]
         if len(real) != 1:
-            oddity = Oddity.SKIPPED if not real else Oddity.TWICE
-            wanted.append(OddDay(local.date(), oddity, f"{hour:02}:{minute:02}"))
+            effect = ClockEffect.SKIPPED if not real else ClockEffect.TWICE
+            wanted.append(ClockChange(local.date(), effect, f"{hour:02}:{minute:02}"))
     inner = {(start + timedelta(days=n)).date() for n in range(1, 59)}
     assert [one for one in found if one.day in inner] == wanted
 
@@ -129,8 +129,8 @@ def test_odd_days_are_those_on_which_the_local_time_is_not_there_once(
 def test_the_days_that_people_are_told_of() -> None:
     spec = ScheduleSpec(run=RUN, cron="30 2 * * *", time_zone="Europe/Berlin", excluded=["2027-10-31"])
     after = datetime(2026, 11, 22, tzinfo=UTC)
-    assert spec.odd_days(after) == [OddDay(date(2027, 3, 28), Oddity.SKIPPED, "02:30")]
-    assert ScheduleSpec(run=RUN, every_s=3600, time_zone="Europe/Berlin").odd_days(after) == []
+    assert spec.clock_changes(after) == [ClockChange(date(2027, 3, 28), ClockEffect.SKIPPED, "02:30")]
+    assert ScheduleSpec(run=RUN, every_s=3600, time_zone="Europe/Berlin").clock_changes(after) == []
     read = ScheduleSpec.read(spec.document())
     assert read == spec
     at = datetime(2026, 11, 22, 3, tzinfo=ZoneInfo("Europe/Berlin"))

@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.access.operations import ACCESS
-from crawler_lifecycle.gateway.api.openapi import EXAMPLES
+from crawler_lifecycle.gateway.api.openapi import EXAMPLES, MEANINGS, fields
 from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.web.problem_codes import CODES
 from crawler_lifecycle.web.problems import of_error, snake
@@ -299,3 +300,16 @@ def test_an_archive_is_bytes(document: Any) -> None:
     answers = document["paths"]["/v1/runs/{run_id}/archive"]["get"]["responses"]
     kinds = ("application/zip", "application/octet-stream")
     assert answers["200"]["content"] == {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
+
+
+def test_each_field_and_parameter_says_what_it_means(document: Any) -> None:
+    known: dict[str, set[str]] = {}
+    for where, name, field in fields(document):
+        assert field.get("description"), f"{where}.{name}: write its meaning into fields.toml"
+        known.setdefault(where, set()).add(name)
+    tables = tomllib.loads((PACKAGE / "gateway/api/fields.toml").read_text())
+    for name in tables.pop("any"):
+        assert any(name in of and name not in MEANINGS.get(where, {}) for where, of in known.items()), f"any.{name}"
+    for names, table in tables.items():
+        missing = set(table) - set().union(*(known[name] for name in names.split()))
+        assert not missing, f"[{names}] has meanings of fields that do not exist: {missing}"

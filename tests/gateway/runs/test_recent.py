@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.runs.recent import Compared, brought_less, compared
+from crawler_lifecycle.gateway.runs.recent import ComparedCounter, brought_less, compared
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from tests.gateway.gateway_world import World
 
@@ -65,13 +65,13 @@ def test_counters_and_rates_beside_the_run_before() -> None:
     found = compared(Runs(before), live, NOW)  # type: ignore[arg-type]
     assert (found.run_id, found.duration_s, found.before_duration_s) == (5, 240.0, 240.0)
     assert found.counters == [
-        Compared("pages", None, 8, None, 2.0),
-        Compared("items", 100, 400, 25.0, 100.0),
-        Compared("errors", None, 0, None, 0.0),
+        ComparedCounter("pages", None, 8, None, 2.0),
+        ComparedCounter("items", 100, 400, 25.0, 100.0),
+        ComparedCounter("errors", None, 0, None, 0.0),
     ]
     alone = compared(Runs(), row(9), NOW)  # type: ignore[arg-type]
     assert (alone.run_id, alone.duration_s) == (None, None)
-    assert alone.counters[1] == Compared("items", None, None, None, None)
+    assert alone.counters[1] == ComparedCounter("items", None, None, None, None)
     ahead = compared(Runs(), row(9, started_at=NOW + timedelta(seconds=5), items=3), NOW)  # type: ignore[arg-type]
     assert (ahead.duration_s, ahead.counters[1].per_minute) == (0.0, None)
 

@@ -45,13 +45,13 @@ async def test_a_schedule_from_its_making_to_its_deletion(real_lab: Lab) -> None
     async with gateway(real_lab) as http:
         made = await ok(await http.put(path, json=nightly))
         assert (made["in_temporal"], made["paused"], made["note"], made["revision"]) == (True, False, None, 1)
-        assert {one["oddity"] for one in made["odd_days"]} == {"skipped", "twice"}
+        assert {one["effect"] for one in made["clock_changes"]} == {"skipped", "twice"}
         berlin = [datetime.fromisoformat(at).astimezone(UTC).hour for at in made["next_due"]]
         assert len(berlin) == 5
         assert set(berlin) <= {0, 1}
         assert (await ok(await http.put(path, json=nightly)))["revision"] == 1
         changed = await ok(await http.put(path, json={**nightly, "every_s": 3600, "cron": None, "overlap": "queue"}))
-        assert (changed["revision"], changed["in_temporal"], changed["odd_days"]) == (2, True, [])
+        assert (changed["revision"], changed["in_temporal"], changed["clock_changes"]) == (2, True, [])
 
         [due] = (await ok(await http.post(f"{path}/trigger"), 202))["due"]
         assert (due["decision"], due["asked_by"]) == ("started", "somebody over HTTP")

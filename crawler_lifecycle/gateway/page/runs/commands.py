@@ -25,7 +25,7 @@ from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
-from crawler_lifecycle.gateway.health import Health, HealthStrip
+from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
@@ -201,7 +201,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
     def shown(
         request: Request,
         filters: PageFilters,
-        strip: HealthStrip | None,
+        strip: Health | None,
         known: dict[str, list[str]] | None,
         above: list[dict[str, Any]],
         page: RunPage,
