@@ -18,7 +18,7 @@ PACKET_BAD, PACKET_WARN = 4 * MIB, 16 * MIB
 #: Pools of connections: one for each of a worker's four roles, and one for the gateway.
 POOLS = 5
 #: The oldest servers that are supported, and what older ones lack.
-LEAST = {"MySQL": (8, 0), "MariaDB": (10, 6)}
+LEAST = {"MySQL": (8, 0), "MariaDB": (10, 11)}
 LACKS = "it does not skip locked rows, so tasks wait for each other"
 #: Our connections are idle for at most this many seconds. The server must keep them for this time.
 IDLE_S = 280
