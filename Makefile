@@ -20,7 +20,7 @@ help:
 	@echo "make test-foreign  docs/foreign-crawlers.md: Crawlee, Playwright and browsertrix are installed, crawl, are stopped, killed and go on"
 	@echo "make test-upgrade  an installation of the last landed build (tests/dev/landed.txt) is upgraded, rolled back and upgraded again under load"
 	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
-	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
+	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, promtool, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
 	@echo "make test-kubernetes  what docs/kubernetes.md promises, on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
@@ -91,7 +91,7 @@ $(COMPILED): $(TESTED)
 
 # Reading all tests takes each process of pytest ten seconds, so these two read only where their tests are. `make test`
 # refuses one that is elsewhere (tests/conftest.py).
-MORE := tests/activities tests/adapters/archive tests/cli/doctor tests/clusters/kubernetes/observer tests/contracts/store tests/gateway/api tests/store tests/temporal tests/workflows
+MORE := tests/activities tests/adapters/archive tests/cli/doctor tests/clusters/kubernetes/observer tests/contracts/store tests/gateway/api tests/packaging tests/store tests/temporal tests/workflows
 test-more: env
 	@$(PY) -m pytest -q -m "(troubles or servers) and not slow and not soak" $(TOGETHER) $(MORE)
 
@@ -143,6 +143,7 @@ test-deps:
 	  ldconfig -p | grep -q libaio.so.1 && ldconfig -p | grep -q libnuma.so.1 || missing=1; \
 	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))
 	@python3 tools/mysql.py
+	@python3 tools/promtool.py
 
 test-all: export HYPOTHESIS_PROFILE = thorough
 test-all: lint types
