@@ -96,12 +96,15 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """All of them, in order."""
-    found = []
+    """All of them, in order. Where the text says the status of all, the table has three columns."""
+    found, status = [], ""
     for line in "".join(page.read_text() for page in PAGES).splitlines():
+        status = line.split()[3].rstrip(".") if line.startswith("Status of all: ") else status
         cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
-        if len(cells) == 5 and cells[0] != "condition":
-            found.append(Row(cells[0], cells[2], cells[3], cells[4]))
+        if cells and cells[0] != "condition":
+            assert len(cells) in (3, 5), line
+            shows, sentence, again = cells[2:] if len(cells) == 5 else (status, cells[2], "")
+            found.append(Row(cells[0], shows, sentence, again))
     return found
 
 
