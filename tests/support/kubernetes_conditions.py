@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -97,13 +98,14 @@ class Row:
 
 def rows() -> list[Row]:
     """All of them, in order. Where the text says the status of all, the table has three columns."""
-    found, status = [], ""
+    found, common = [], ("", "")
     for line in "".join(page.read_text() for page in PAGES).splitlines():
-        status = line.split()[3].rstrip(".") if line.startswith("Status of all: ") else status
+        if said := re.match(r"Status of all: (\w+(?: `\w+`)?)(?:; again: (yes|no))?\.", line):
+            common = said[1], said[2] or ""
         cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
         if cells and cells[0] != "condition":
             assert len(cells) in (3, 5), line
-            shows, sentence, again = cells[2:] if len(cells) == 5 else (status, cells[2], "")
+            shows, sentence, again = cells[2:] if len(cells) == 5 else (common[0], cells[2], common[1])
             found.append(Row(cells[0], shows, sentence, again))
     return found
 
