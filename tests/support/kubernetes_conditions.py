@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -96,12 +97,16 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """All of them, in order."""
-    found = []
+    """All of them, in order. Where the text says the status of all, the table has three columns."""
+    found, common = [], ("", "")
     for line in "".join(page.read_text() for page in PAGES).splitlines():
+        if said := re.match(r"Status of all: (\w+(?: `\w+`)?)(?:; again: (yes|no))?\.", line):
+            common = said[1], said[2] or ""
         cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
-        if len(cells) == 5 and cells[0] != "condition":
-            found.append(Row(cells[0], cells[2], cells[3], cells[4]))
+        if cells and cells[0] != "condition":
+            assert len(cells) in (3, 5), line
+            shows, sentence, again = cells[2:] if len(cells) == 5 else (common[0], cells[2], common[1])
+            found.append(Row(cells[0], shows, sentence, again))
     return found
 
 
