@@ -40,7 +40,7 @@ def test_the_page_names_every_filter_and_kind_and_the_numbers_in_the_code(client
     for name in (*RunFilters.model_fields, *LogChoice.model_fields):
         assert re.search(rf"`{name}[`=]", both), name
     for kind in get_args(Kind):
-        assert f"| `{kind}` |" in PAGE
+        assert re.search(rf"^- (`\w+`, )*`{kind}`[,:]", PAGE, re.MULTILINE), kind
     assert f"a comment every {feed.PING_S:g} s" in PAGE
     assert f"takes nothing for {responses.STALL_S:g} s" in PAGE
     assert f"the last {task_logs.BACK_MAX // 2**20} MiB" in PAGE
