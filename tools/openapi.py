@@ -31,7 +31,7 @@ def problems() -> str:
     for code, kind in sorted(CODES.items()):
         statuses = " or ".join(str(status) for status in kind.statuses)
         program = f" {_RETRIES.get(kind.retry, f'**A program:** {kind.retry}')}".rstrip()
-        parts.append(f"## {code}\n\n{statuses}: {kind.meaning}\n\n**Cure:** {kind.cure}{program}\n")
+        parts.append(f"## {code}\n\n{statuses}: {kind.meaning}\n\n{kind.cure}{program}\n")
     return "\n".join(parts)
 
 
@@ -55,9 +55,9 @@ Every answer with a status from 400 on is a problem document (RFC 9457, `applica
 is there when the problem is about a run that exists, `errors` (a list of `field`, `message` and `value`) when fields
 are wrong. The header `X-Request-Id` names the request; the service's log has the same name as `http_request`.
 
-Gateway and scheduler service share these codes, one section each: the status, the meaning, the cure. A program does
-not repeat a refused request unchanged. Where a section says **Repeat**, it repeats it after `Retry-After`, a start
-under the same `Idempotency-Key`.
+Gateway and scheduler service share these codes. Each section has the status, the meaning and the cure. A program does
+not repeat a refused request unchanged; where a section says **Repeat**, it does so after `Retry-After`, a start under
+the same `Idempotency-Key`.
 """
 
 #: What the page says shorter, because its head explains it.

@@ -42,13 +42,12 @@ def leaves(model: type[BaseModel], prefix: str = "LIFECYCLE_") -> Iterator[tuple
 
 
 def described() -> dict[str, tuple[str, str]]:
-    """Variable -> default and meaning, from the tables of the page."""
+    """Variable -> default and meaning, from the lists of the page."""
     found = {}
     for line in (DOCS / "settings.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and (name := re.fullmatch(r"`(LIFECYCLE_\w+)`", cells[0])):
-            assert name[1] not in found, f"{name[1]} is described twice"
-            found[name[1]] = (cells[1].strip("`"), cells[2])
+        if item := re.fullmatch(r"- `(LIFECYCLE_\w+)`(?: \((.*?)\))?: (.+)", line):
+            assert item[1] not in found, f"{item[1]} is described twice"
+            found[item[1]] = ((item[2] or "").strip("`"), item[3])
     return found
 
 
@@ -159,7 +158,7 @@ def test_the_temporal_cli_knows_the_commands_and_options_of_the_pages() -> None:
 def test_the_figures_of_the_services_are_those_of_the_page(text: str, prefix: str) -> None:
     shown = {line.split()[2] for line in text.splitlines() if line.startswith(f"# TYPE {prefix}")}
     shown = {name for name in shown if not name.endswith("_created")}
-    page = set(re.findall(rf"^\| `({prefix}\w+)` ", (DOCS / "observability.md").read_text(), re.MULTILINE))
+    page = set(re.findall(rf"^- `({prefix}\w+)`", (DOCS / "observability.md").read_text(), re.MULTILINE))
     assert shown == page
 
 

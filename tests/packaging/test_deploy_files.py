@@ -606,7 +606,7 @@ def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(m
 
 def known_metrics() -> set[str]:
     """What our processes tell: from the code where it has a table, and from the page that is compared with it."""
-    page = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs/observability.md").read_text(), re.MULTILINE))
+    page = set(re.findall(r"^- `(\w+)`", (ROOT / "docs/observability.md").read_text(), re.MULTILINE))
     page |= set(re.findall(r"`(temporal_\w+)`", (ROOT / "docs/observability.md").read_text()))
     return page | {f"{one.name}_total" for one in meters.INSTRUMENTS}
 

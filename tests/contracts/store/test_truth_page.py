@@ -31,7 +31,7 @@ def asked(store: Store, number: int, **given: object) -> list[dict[str, object]]
 
 
 def test_the_page_has_these_statements() -> None:
-    assert len(STATEMENTS) == 6
+    assert len(STATEMENTS) == 3
 
 
 def test_they_say_what_happened(world: World, store: Store) -> None:
@@ -41,16 +41,8 @@ def test_they_say_what_happened(world: World, store: Store) -> None:
     found = world.clock.forward(20)
     world.look(fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))])
     since = f"{START - timedelta(days=1):%Y-%m-%d %H:%M:%S}"
-    assert [(r["kind"], r["corrections"], float(str(r["wrong_for_s"]))) for r in asked(store, 0, at=since)] == [
-        ("killed", 1, 20.0)
-    ]
-    [worst] = asked(store, 1, at=since)
-    assert (worst["task_id"], worst["believed"], worst["truth"]) == (task.task_id, "RUNNING", "FAILED")
-    assert {r["source"]: r["worst_ms"] for r in asked(store, 2, at=since)}["look"] == 20_000
+    assert {r["source"]: r["worst_ms"] for r in asked(store, 0, at=since)}["look"] == 20_000
     between = f"{when + timedelta(seconds=10):%Y-%m-%d %H:%M:%S}"
     about = {"run_id": fence.run_id, "task_id": task.task_id, "at": between}
-    assert asked(store, 3, **about) == [{"to_status": "RUNNING"}]
-    assert asked(store, 4, **about) == [{"to_status": "FAILED"}]
-    [stale] = asked(store, 5, at="2026-12-01 00:00:00")
-    assert stale["run_id"] == fence.run_id
-    assert asked(store, 5, at="2026-01-01 00:00:00") == []
+    assert asked(store, 1, **about) == [{"to_status": "RUNNING"}]
+    assert asked(store, 2, **about) == [{"to_status": "FAILED"}]
