@@ -1,4 +1,4 @@
-"""The pages of the program name its verbs and exit codes, its help each option; what every page has in code can be read."""
+"""The pages name verbs and exit codes of the program, its help each option; what every page has in code can be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crawler_lifecycle.cli.problems import Exit
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("cli.md", "cli-services.md"))
-#: The first cells of the tables of verbs. A heading may name a verb instead.
+#: The first cells of the tables of verbs.
 CELLS = [
     cell
     for table in re.findall(r"^\| verb \|.*\n\|.*\n((?:\|.*\n)+)", DOCUMENT, re.MULTILINE)
@@ -44,16 +44,20 @@ APP = main.build()
 VERBS = set(_verbs(APP))
 
 
-def test_every_verb_is_documented_and_every_documented_verb_exists() -> None:
-    named = {verb for cell in CELLS for verb in re.findall(r"`([^`]+)`", cell)} - set(main.ALIASES.values())
-    headings = set(re.findall(r"^##+ (.+)$", DOCUMENT, re.MULTILINE))
+def test_every_verb_says_what_it_does_and_every_documented_verb_exists() -> None:
+    named = {verb for cell in CELLS for verb in re.findall(r"`([^`]+)`", cell)}
+    assert len(named) > 40
     assert named <= VERBS
-    assert VERBS - named - headings == set()
+    for verb in VERBS:
+        app = APP
+        for word in verb.split():
+            app = app[word]
+        assert len(str(app.help or app.default_command.__doc__ or "")) > 10, verb
 
 
 def test_aliases_are_documented() -> None:
     for verb, alias in main.ALIASES.items():
-        assert f"`{verb}` (`{alias}`)" in CELLS
+        assert f"`{alias}` is `{verb}`" in DOCUMENT
 
 
 def test_examples_are_calls_that_the_program_takes() -> None:

@@ -60,7 +60,7 @@ def free_port() -> int:
 )
 def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Path) -> None:
     parts = blocks()
-    assert len(parts) >= 15
+    assert len(parts) >= 12
     assert sum(text.count("timeout ") for _, text, _ in parts) == 1
     # The page leafs through ended runs, of which its own may be the only one by then.
     ended = world.gateway.start({"crawler": "plain", "args": {"max_pages": "1"}, **QUICK}, "before-the-page")["run_id"]
