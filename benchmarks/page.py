@@ -133,9 +133,11 @@ async def _server_time(gateway: Gateway) -> None:
 async def _first_visit(browser: Browser, gateway: Gateway) -> None:
     """Visitors with an empty cache; what they load, and when they can use it."""
     found: list[Visit] = []
+    work: list[dict[str, float]] = []
     empty = await _empty(browser)
     for _ in range(VISITS):
         async with visiting(browser, gateway.url + "/", until="#runs tr") as visit:
+            work.append(await visit.worked())
             await asyncio.sleep(3)  # what the stream sends at first belongs to the visit
             found.append(visit)
     usable, answered = middle(one.usable_ms for one in found), middle(one.answered_ms for one in found)
@@ -144,6 +146,9 @@ async def _first_visit(browser: Browser, gateway: Gateway) -> None:
     print(f"first visit of / in Chromium: can be used after {usable:.0f} ms, ", end="")
     print(f"{usable / 1000 / FIRST_S:.2f} of the reach ({FIRST_S:g} s); first byte after {answered:.0f} ms, ", end="")
     print(f"first paint after {painted:.0f} ms (reach: <= {PAINT_S * 1000:g}; an empty page {empty:.0f})")
+    steps = {name: middle(one.steps[name] for one in found) for name in found[0].steps}
+    print("  until " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in steps.items()), end="; ")
+    print("main thread: " + ", ".join(f"{name} {middle(one[name] for one in work):.0f} ms" for name in work[0]))
     print(f"  the list itself: {loaded['/'] / 1024:.1f} KB (reach: <= {LIST_BYTES / 1024:g})")
     print(
         f"  bytes over the wire: {without / 1024:.1f} KB (reach: <= {FIRST_BYTES / 1024:g}), and of the stream ", end=""

@@ -35,6 +35,16 @@ new PerformanceObserver(list => {
   }
 }).observe({type: 'event', buffered: true, durationThreshold: 16});
 """
+#: Milliseconds from the begin of the navigation until each step before the first paint.
+STEPS = """
+() => {
+  const [visit] = performance.getEntriesByType('navigation');
+  const ends = (kind) => Math.max(0, ...performance.getEntriesByType('resource')
+    .filter(one => one.name.match(kind)).map(one => one.responseEnd));
+  return {'last byte': visit.responseEnd, 'styles there': ends('css$'), 'page.js there': ends('/page[.].*js$'),
+    'htmx there': ends('/htmx'), 'parsed': visit.domInteractive, 'scripts done': visit.domContentLoadedEventEnd};
+}
+"""
 #: Milliseconds from the begin of the navigation: first answer, first paint, everything loaded.
 TIMES = """
 () => new Promise(told => setTimeout(() => {
@@ -56,6 +66,7 @@ class Visit:
     painted_ms: float = 0.0
     usable_ms: float = 0.0
     """Painted, and every script there."""
+    steps: dict[str, float] = field(default_factory=dict)
     loaded: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Bytes that came over the wire, heads included, by the path of the address."""
 
@@ -68,6 +79,12 @@ class Visit:
     async def now(self) -> float:
         """The time of the page in milliseconds."""
         return float(await self.page.evaluate("performance.now()"))
+
+    async def worked(self) -> dict[str, float]:
+        """Milliseconds of the main thread so far, by what it did."""
+        found = await self.session.send("Performance.getMetrics")
+        used = {one["name"]: one["value"] * 1000 for one in found["metrics"]}
+        return {name: used[f"{name}Duration"] for name in ("Script", "RecalcStyle", "Layout", "Task")}
 
     async def heap(self) -> float:
         """Memory of its scripts and documents after a collection, in MB."""
@@ -109,7 +126,7 @@ async def visiting(browser: Browser, url: str, *scripts: str, until: str | None 
         if until is not None:
             await page.wait_for_selector(until, state="attached", timeout=60_000)
         visit.answered_ms, visit.painted_ms, ended_ms = await page.evaluate(TIMES)
-        visit.usable_ms = max(visit.painted_ms, ended_ms)
+        visit.usable_ms, visit.steps = max(visit.painted_ms, ended_ms), await page.evaluate(STEPS)
         yield visit
     finally:
         await context.close()

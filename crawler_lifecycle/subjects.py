@@ -189,6 +189,11 @@ def words(name: str) -> Read:
     return lambda row: " ".join(map(str, row.get(name) or ()))
 
 
+def total_words(total: int, exact: bool) -> str:
+    """Return the number of rows of a list, as the API counts it."""
+    return f"{total:,}" if exact else f"more than {total - 1:,}" if total > 10_000 else f"at least {total:,}"
+
+
 def plain(value: Any) -> str:
     """Return a JSON value as text."""
     if isinstance(value, bool):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, Link, Took, Word
+from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, Link, Took, Word, total_words
 
 from .session import current, say
 
@@ -38,6 +38,12 @@ def say_note(answer: Document, about: str = "") -> None:
     """Print the note in an answer of the gateway, if it has one. ``about`` names the subject."""
     if answer.get("note"):
         say((f"{about}: " if about else "") + clean(answer["note"]))
+
+
+def say_total(answer: Document, shown: int) -> None:
+    """Print how many rows a list has, if these are not all."""
+    if (answer.get("total") or 0) > shown:
+        say(f"{shown:,} of {total_words(answer['total'], bool(answer['total_exact']))}; for more: --limit")
 
 
 def clean(value: object, *, lines: bool = False) -> str:
@@ -198,6 +204,7 @@ def show_list(path: str, columns: Sequence[Column], *, key: str, empty: str, **f
     with current().gateway() as gateway:
         rows = gateway.rows(path, last=(beside := dict[str, Any]()), **filters)
     emit_list(path.rpartition("/")[2], rows, columns, name=key, empty=empty)
+    say_total(beside, len(rows))
     say_note(beside)
 
 

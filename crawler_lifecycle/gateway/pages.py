@@ -50,4 +50,4 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_schedules(app, gateway.schedule_commands, gateway.schedule_views, once)
     add_webhook_form(app, gateway.webhook_commands)
     add_webhooks(app, gateway.webhook_commands, gateway.webhook_views, store.events, once)
-    add_stream(app, gateway.feed, clock, gateway.needs)
+    add_stream(app, gateway.feed, clock, gateway.needs, store.runs)

@@ -125,8 +125,9 @@ def test_steps_are_cancelled_and_retried_by_their_paths(gateway: respx.MockRoute
 def test_graphs_and_their_steps_are_shown(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     step = {"path": "g/a", "kind": "crawl", "state": "retryable", "job": {"crawler": "plain"}, "deps": ["b"]}
     step |= {"tries": 1, "max_attempts": 3, "run_id": 7, "errors": [{"attempt": 1, "error": "boom"}], "reason": "5 s"}
-    gateway.get("/v1/graphs").respond(json={"graphs": [GRAPH], "next_page_token": None})
-    assert "1 executing" in crawlctl("graph", "list", "--state", "executing").out
+    gateway.get("/v1/graphs").respond(json={"graphs": [GRAPH], "next_page_token": "x", "total": 7, "total_exact": True})
+    listed_graphs = crawlctl("graph", "list", "--state", "executing", "--limit", "1")
+    assert ("1 executing" in listed_graphs.out, listed_graphs.err) == (True, "1 of 7; for more: --limit\n")
     gateway.get(AT).respond(json=GRAPH)
     listed = gateway.get(f"{AT}/steps").respond(json={"steps": [step], "next_page_token": None})
     runs = gateway.get("/v1/runs", params={"parent": "graph/nightly 1"}).respond(json={"runs": [{"run_id": 7}]})

@@ -130,6 +130,12 @@ class Visitor:
         for other in self.context.pages:
             other.evaluate(SET_HIDDEN, other is not page)
 
+    @property
+    def streams(self) -> int:
+        """The streams that all tabs have open."""
+        self.context.pages[0].wait_for_timeout(50)  # the tool tells of them only while something is asked of it
+        return sum(map(len, self._streams.values()))
+
     @contextmanager
     def expecting(self, *patterns: str) -> Iterator[None]:
         """Browsers note every answer that is an error, and every connection that fails. These are meant here."""

@@ -92,8 +92,8 @@ def test_a_first_connection_that_fails_is_tried_again(visitor: Visitor) -> None:
 
 
 def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor: Visitor) -> None:
-    """The clock of the browser is an hour wrong; after a sleep it is right, and the other clocks stood still."""
-    visitor.context.add_init_script("window.wrong = -3600e3; const real = Date.now; Date.now = () => real() + wrong;")
+    """The clock of the browser is a day wrong; after a sleep it is right, and the other clocks stood still."""
+    visitor.context.add_init_script("window.wrong = -86400e3; const real = Date.now; Date.now = () => real() + wrong;")
     page = visitor.open("/")
     page.evaluate(
         "new MutationObserver(() => (window.raised ||= []).push(bar.textContent)).observe(bar, {childList: true})"
@@ -110,6 +110,11 @@ def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor:
     visitor.show(page)
     expect(fresh).to_be_visible()
     assert not page.evaluate("raised.length"), "a tab that comes to the front raises no bar"
+    tabs = [page, *(visitor.open("/managers") for _ in range(4))]
+    for tab in tabs:
+        visitor.show(tab)
+        expect(tab.get_by_text(re.compile(r"^As of \d s ago$"))).to_be_visible()
+    until(lambda: visitor.streams == 1, "one stream of five tabs: a browser has six connections for all of them")
 
 
 def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: Visitor) -> None:

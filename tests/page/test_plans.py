@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -88,26 +87,50 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor
     expect(now(page)).to_contain_text("COMPLETED")
 
 
-def test_the_cap_of_a_manager_is_changed_while_it_works(world: World, visitor: Visitor) -> None:
-    request = {"plan": "examples.managers:Walks", "flow_id": uuid.uuid4().hex}
-    manager = world.gateway.start(request, uuid.uuid4().hex, "manager")["manager_id"]
-    page = visitor.open(f"/managers/{manager}")
+def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(world: World, visitor: Visitor) -> None:
+    page = visitor.open("/managers")
+    page.get_by_role("link", name="Start a manager").click()
+    page.get_by_label("Class of the manager").select_option("examples.managers:Walks")
+    page.get_by_role("button", name="Show its form").click()
+    page.get_by_label("Flow id").fill(uuid.uuid4().hex)
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/managers/\d+$"))
+    manager = int(page.url.rpartition("/")[2])
     page.get_by_label("Live at once").fill("1")
     page.get_by_role("button", name="Set").click()
     until(lambda: world.gateway.get(f"/v1/managers/{manager}")["cap"] == 1, "the new cap")
     page.goto(f"/managers/{manager}")
     expect(page.get_by_label("Live at once")).to_have_value("1")
+    page.goto("/managers?status=PROCESSING&status=INITIALIZING&name=walks")
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_hidden()
+    for key in "jx":
+        page.keyboard.press(key)
+    expect(page.get_by_text("1 chosen")).to_be_visible()
+    expect(page.get_by_role("checkbox", name=f"Manager {manager}", exact=True)).to_be_checked()
+    visitor.look(page)
+    page.get_by_label("Reason").fill("enough")
     page.get_by_role("button", name="Stop", exact=True).click()
-    page.goto(f"/managers/{manager}")
-    expect(page.get_by_role("main")).to_contain_text(re.compile("[Ss]top"))
+    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out, 0 not")
+    page.get_by_role("link", name=f"Go to manager {manager}").click()
+    expect(page.get_by_role("main")).to_contain_text("enough")
 
 
-def test_a_step_of_a_graph_that_failed_is_retried(world: World, visitor: Visitor) -> None:
-    shaky = world.crawlctl("graph", "start", "examples.graphs:nightly", "-o", "json", "--", "shaky")
-    name = json.loads(shaky.stdout)["id"]
-    until(lambda: world.gateway.get(f"/v1/graphs/{name}")["state"] == "discarded", "its end")
-    page = visitor.open(f"/graphs/{name}")
+def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(world: World, visitor: Visitor) -> None:
+    page = visitor.open("/graphs")
+    page.get_by_role("link", name="Start a graph").click()
+    page.get_by_label("Function that builds the graph").select_option("examples.graphs:nightly")
+    page.get_by_role("button", name="Show its form").click()
+    page.get_by_label("mood").fill("shaky")
+    page.get_by_label("Most steps at once").fill("many")
+    with visitor.expecting("422"):
+        page.get_by_role("button", name="Start", exact=True).click()
+        expect(page.get_by_label("Most steps at once")).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Most steps at once").fill("2")
+    page.get_by_role("button", name="Start", exact=True).click()
     expect(page.locator("#drawing svg")).to_be_visible()
+    name = page.url.rpartition("/")[2]
+    expect(page.get_by_role("region", name="Steps")).to_contain_text("publish")
+    until(lambda: world.gateway.get(f"/v1/graphs/{name}")["state"] == "discarded", "its end")
     step = page.get_by_role("region", name="Steps").get_by_role("row").filter(has_text="publish")
     expect(step).to_contain_text("discarded")
     step.get_by_role("checkbox").check()

@@ -130,6 +130,12 @@ def test_keys_find_choose_and_open_a_run(world: World, visitor: Visitor) -> None
     press("Escape")
     page.get_by_role("link", name=str(runs[0]), exact=True).press("Enter")
     expect(page).to_have_url(re.compile(rf"/runs/{runs[0]}$"))
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_have_value("xqZ")
+    expect(row(page, runs[0])).to_be_visible()
+    expect(row(page, runs[1])).to_have_count(0)
+    page.go_forward()
+    expect(now(page)).to_contain_text("COMPLETED")
 
 
 def test_on_a_phone_the_first_run_is_in_the_first_screen(world: World, visits: Visits) -> None:

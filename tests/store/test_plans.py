@@ -434,6 +434,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.sweep.unowned_runs(START + timedelta(days=1))
     store.sweep.unheard_stops(START + timedelta(days=1))
     store.wake_ups.wake_targets(range(1, 501))
+    store.runs.run_marks(range(1, 501))
     store.health.ping()
     store.health.projects()
     for project in ("default", "nobody"):

@@ -190,7 +190,7 @@ class Gateway:
             found += page.pop(path.rpartition("/")[2], [])
             token = page.pop("next_page_token", None)
             if last is not None:
-                last |= page
+                last |= {name: one for name, one in page.items() if one is not None}  # the first page has the total
             if not token or (limit is not None and len(found) >= limit):
                 return found[:limit]
             params["page_token"] = token

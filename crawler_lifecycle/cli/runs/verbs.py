@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import emit, emit_list, say_note, show_facts, show_list, show_rows
+from crawler_lifecycle.cli.output import emit, emit_list, say_note, say_total, show_facts, show_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say, time_of
 from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Project, Proof, Reason, Search, Sort, Yes
@@ -86,6 +86,7 @@ def list_runs(
     empty = "no runs; next: crawlctl crawler list"
     overdue = {"overdue": beside.get("overdue")}
     emit_list("runs", rows, RUN.subject.columns, name="run_id", empty=empty, beside=overdue)
+    say_total(beside, len(rows))
     say_note(beside)
     return Exit.DONE
 

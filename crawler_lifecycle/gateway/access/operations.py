@@ -129,8 +129,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(Role.READ, stream="always", page=True), "fetchLog streamPage"),
     (
         Access(Role.OPERATE, page=True),
-        """showStart showStartManager showStartGraph pressRuns pressExport pressManager pressGraph pressSchedule
-        showPutSchedule pressPutSchedule""",
+        """showStart showStartManager showStartGraph pressRuns pressExport pressManager pressManagers pressGraph
+        pressGraphs pressSchedule showPutSchedule pressPutSchedule""",
     ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True), "pressStart pressStartManager pressStartGraph"),
     (Access(Role.ADMIN, page=True), "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook showAccess"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -24,6 +24,16 @@ class Listed(BaseModel):
     """The number of rows among those that were searched or put in order, if that was asked for."""
     note: str | None = None
     """A sentence about the rows that were not searched, or not put in order; null if there are none."""
+    total: int | None = None
+    """On the first page: the number of rows that fit all filters, on all pages."""
+    total_exact: bool | None = None
+    """False if there may be more rows than `total`: at most 10,001 are counted, and a search may not reach all."""
+
+    def with_total(self, filters: Searched, count: Callable[[Any, Any], tuple[int, bool]]) -> Self:
+        """Return the page with the number of all rows, if it is the first one."""
+        if filters.page_token is None:
+            self.total, self.total_exact = count(filters, self)
+        return self
 
 
 #: Searches rows, or puts them in order: the text, the order, the row before, the first place, the number.
@@ -67,15 +77,13 @@ def _reach_words(reach: Reach, plural: str, filters: Searched) -> str | None:
     return f"{named.capitalize()} were searched only in {window}."
 
 
-def counted(filters: Searched, page: Listed, here: int, count: Callable[[int], int], most: int = TOTAL_MAX) -> str:
-    """Return the number of rows that fit the filters, for people. ``here`` of them are on this page. Blocks."""
+def counted(filters: Searched, page: Listed, here: int, count: Callable[[int], int]) -> tuple[int, bool]:
+    """Return the number of rows that fit the filters, and whether it is exact. ``here`` are on this page. Blocks."""
     # A later page of a search has counted only from its first row on.
     part = page.note is not None or (filters.page_token is not None and filters.sort is None)
     if filters.search is not None and part and here:
-        return f"at least {max(page.fits or 0, here):,}"
+        return max(page.fits or 0, here), False
     if page.next_page_token is None and filters.page_token is None:
-        return f"{here:,}"
-    if filters.search is not None:
-        return f"{page.fits:,}"
-    found = count(most + 1)
-    return f"{found:,}" if found <= most else f"more than {most:,}"
+        return here, True
+    found = count(TOTAL_MAX + 1) if filters.search is None else page.fits or 0
+    return found, found <= TOTAL_MAX

@@ -222,8 +222,8 @@ class GraphViews:
         answers = [Graph.of(row, self._blocked.listed_workflow(graph_workflow_id(row.key))) for row in page]
         return GraphPage(graphs=answers, **more)
 
-    def counted(self, filters: GraphFilters, page: GraphPage) -> str:
-        """Return the number of graphs that fit the filters, for people. Blocks."""
+    def counted(self, filters: GraphFilters, page: GraphPage) -> tuple[int, bool]:
+        """Return the number of graphs that fit the filters, and whether it is exact. Blocks."""
         with narrowed(filters.project):
             count = partial(self.graphs.count_found_graphs, states=filters.state, name=filters.name)
             return counted(filters, page, len(page.graphs), count)

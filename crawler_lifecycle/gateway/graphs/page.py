@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import Field
+from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.graph.spec import GraphState, StepState
-from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.graphs.answers import Graph, GraphFilters, GraphViews, StepFilters, step_token
 from crawler_lifecycle.gateway.graphs.commands import CancelGraph, GraphCommands, Reason, RetryGraph, StopGraphBody
 from crawler_lifecycle.gateway.page.parts.choosing import Chooser
+from crawler_lifecycle.gateway.page.parts.chosen import CHOSEN, ChosenForm, press
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.store.graphs.reads import SORTS
-from crawler_lifecycle.subjects import GRAPH, Subject
+from crawler_lifecycle.subjects import GRAPH, Subject, total_words
 
 CHOOSER = Chooser(
     GRAPH,
@@ -30,6 +31,16 @@ CHOOSER = Chooser(
     several=("state", "id"),
     largest=("took",),
 )
+
+
+class GraphsForm(ChosenForm):
+    """The form of chosen graphs."""
+
+    subject: ClassVar[Subject] = GRAPH
+    acts = ("stop", "retry", "force")
+    graph: Annotated[list[Annotated[str, StringConstraints(pattern=CHOSEN)]], Field(default_factory=list)]
+    step: ClassVar[tuple[str, ...]] = ()
+    reason: Reason | None = None
 
 
 class GraphForm(ActionForm):
@@ -51,8 +62,20 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
         filters = read(GraphFilters, request.query_params.multi_items())
         page = views.page(filters)
         values = CHOOSER.shown(filters, {}, page.next_page_token)
-        values |= {"rows": [one.model_dump() for one in page.graphs], "total": views.counted(filters, page)}
-        return answer(request, "list.html", note=page.note, start="Graph", now=clock(), **values)
+        values |= {"rows": [one.model_dump() for one in page.graphs], "note": page.note, "start": "Graph"}
+        values |= {"total": total_words(*views.counted(filters, page))}
+        values |= {"acts": GraphsForm.acts if may("pressGraphs") else ()}
+        return answer(request, "list.html", now=clock(), **values)
+
+    @app.post("/graphs", operation_id="pressGraphs", include_in_schema=False)
+    async def press_graphs(request: Request) -> Response:
+        """Stop the chosen graphs, or retry their failed steps."""
+        asked = read(GraphsForm, await form(request))
+
+        async def act(key: str, _: int) -> tuple[bool, str]:
+            return True, await _carried_out(commands, key, asked)
+
+        return await press(request, asked, commands.find, act, clock())
 
     @app.get("/graphs/{id}", operation_id="showGraph", include_in_schema=False)
     async def show_graph(id: str, request: Request) -> Response:
@@ -79,13 +102,13 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
         return await carry_out(request, once, asked, id, act, clock())
 
 
-async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm) -> str:
+async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm | GraphsForm) -> str:
     """Carry out the action of the form. Return a sentence about the result."""
     own = asked.action.body
     if asked.action.path == "stop":
         done = await commands.stop(key, signed(StopGraphBody(**own, reason=asked.reason)))
         return asked.sentence(done.fresh, done.note)
-    names, request_id = asked.step or None, asked.request_key
+    names, request_id = list(asked.step) or None, asked.request_key
     if asked.do == "cancel":
         changed = await commands.cancel(key, signed(CancelGraph(names=names, reason=asked.reason)), request_id)
     else:

@@ -152,7 +152,7 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
         newest 2,000 graphs that meet the other filters. A search goes on among older ones by name; ``note`` says what
         it left out.
         """
-        return conditional(request, views.page(filters))
+        return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/graphs/{id}", operation_id="getGraph", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import Field
+from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.progress import HOUR, Pace, parts_of, sentence
 from crawler_lifecycle.gateway.managers.requests import StopManager
 from crawler_lifecycle.gateway.managers.routes import JobFilters, ManagerDetail, ManagerFilters, ManagerId, ManagerViews
 from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
+from crawler_lifecycle.gateway.page.parts.chosen import NUMBERED, ChosenForm, press
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.store.managers.reads import SORTS
-from crawler_lifecycle.subjects import MANAGER, Subject
+from crawler_lifecycle.subjects import MANAGER, Subject, total_words
 
 CHOOSER = Chooser(
     MANAGER,
@@ -36,6 +37,15 @@ CHOOSER = Chooser(
 #: The number of next jobs on the page.
 NEXT = 20
 _WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
+
+
+class ManagersForm(ChosenForm):
+    """The form of chosen managers."""
+
+    subject: ClassVar[Subject] = MANAGER
+    acts = ("stop", "leave", "pause", "resume", "force")
+    manager: Annotated[list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)]
+    cap: ClassVar[None] = None
 
 
 class ManagerForm(ActionForm):
@@ -56,8 +66,20 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         filters = read(ManagerFilters, request.query_params.multi_items())
         page = views.page(filters)
         values = CHOOSER.shown(filters, {}, page.next_page_token)
-        values |= {"rows": [one.model_dump() for one in page.managers], "total": views.counted(filters, page)}
-        return answer(request, "list.html", note=page.note, start="Manager", now=clock(), **values)
+        values |= {"rows": [one.model_dump() for one in page.managers], "note": page.note, "start": "Manager"}
+        values |= {"total": total_words(*views.counted(filters, page))}
+        values |= {"acts": ManagersForm.acts if may("pressManagers") else ()}
+        return answer(request, "list.html", now=clock(), **values)
+
+    @app.post("/managers", operation_id="pressManagers", include_in_schema=False)
+    async def press_managers(request: Request) -> Response:
+        """Stop, pause or resume the chosen managers."""
+        asked = read(ManagersForm, await form(request))
+
+        async def act(key: str, _: int) -> tuple[bool, str]:
+            return True, await _carried_out(commands, int(key), asked)
+
+        return await press(request, asked, lambda key: commands.find(int(key)), act, clock())
 
     @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
@@ -89,7 +111,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         return await carry_out(request, once, asked, manager_id, act, clock())
 
 
-async def _carried_out(commands: ManagerCommands, manager_id: int, asked: ManagerForm) -> str:
+async def _carried_out(commands: ManagerCommands, manager_id: int, asked: ManagerForm | ManagersForm) -> str:
     """Carry out the action of the form. Return a sentence about the result."""
     match asked.action.path:
         case "stop":

@@ -309,8 +309,8 @@ class ManagerViews:
         answers = [Manager.of(row, waiting=blocked(workflow_id_of(row)) or waiting(row)) for row in page]
         return ManagerPage(managers=answers, **more)
 
-    def counted(self, filters: ManagerFilters, page: ManagerPage) -> str:
-        """Return the number of managers that fit the filters, for people. Blocks."""
+    def counted(self, filters: ManagerFilters, page: ManagerPage) -> tuple[int, bool]:
+        """Return the number of managers that fit the filters, and whether it is exact. Blocks."""
         with narrowed(filters.project):
             count = partial(self.managers.count_found_managers, status=filters.status, name=filters.name)
             return counted(filters, page, len(page.managers), count)
@@ -343,7 +343,7 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
         filters. A search goes on among older ones by name and the beginning of the number; ``note`` says what it left
         out.
         """
-        return conditional(request, views.page(filters))
+        return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/managers/{manager_id}", operation_id="getManager", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:

@@ -1,8 +1,9 @@
 """Live screens: each screen is rendered once for all its readers, and only its changed parts are sent.
 
 A screen is a web address together with the role and the project of its readers. The route of that address renders it:
-every few seconds, because a look without changes writes no event, and sooner after an event about its subject. Readers
-have no queues: each keeps the number of the last version that it received, and gets only later changes.
+every few seconds, because a look without changes writes no event, and sooner after an event about its subject. The page
+of a run is not rendered while its row and its events stay the same. Readers have no queues: each keeps the number of
+the last version that it received, and gets only later changes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fastapi import FastAPI, Request
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Message
 
@@ -33,12 +35,16 @@ from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY,
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.observability.metrics import release
+from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two renderings of a screen of runs, and of other screens, which change nearly only with an event.
 EVERY_S, OTHERS_S = 2.0, 5.0
+#: Seconds for which a page of a run is not rendered again if the mark of its row stays. No row tells of some of what it
+#: shows, such as a place in a line. Seconds for which marks are reused, and the most runs of one question for them.
+SAME_S, MARKS_S, MARKS_MAX = 10.0, 1.0, 500
 #: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s tells so.
 TICK_S = 2.0
 #: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
@@ -49,6 +55,8 @@ REST, REST_MAX_S = 4.0, 8.0
 #: The most screens that are rendered at the same moment.
 AT_ONCE = 2
 Render = Callable[[], Coroutine[Any, Any, str]]
+Marks = tuple[datetime, Mapping[int, object]]
+"""The time of the question, and a value for each run that changes with its row."""
 Ask = Callable[[], Coroutine[Any, Any, Mapping[str, str]]]
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
@@ -67,27 +75,35 @@ class Wanted(BaseModel):
 class Screen:
     """One screen for all its readers. ``render`` returns its main part, in which marks enclose the separate parts."""
 
-    def __init__(self, path: str, render: Render, feed: Feed, limit: asyncio.Semaphore) -> None:
+    def __init__(self, path: str, render: Render, marks: Kept[Marks], limit: asyncio.Semaphore) -> None:
         self.about = path.strip("/") or "runs"
+        run = re.fullmatch(r"runs/([1-9]\d{0,17})(/log)?", self.about)
+        self.run_id = int(run[1]) if run else None
+        self.news = asyncio.Event()
+        """Set when something happened that it may show. Get this object before you read the version."""
         self.every_s = EVERY_S if self.about.partition("/")[0] == "runs" else OTHERS_S
         self.readers, self.version = 0, 0
         self.as_of: datetime | None = None
         self.gone = False
         """True if the subject of the screen does not exist any more, or if its readers may not see it."""
-        self._render, self._feed, self._limit = render, feed, limit
-        self._position, self._moved = 0, False
-        self._due_at = self._rests_until = 0.0
+        self._render, self._limit, self._marks = render, limit, marks
+        self._moved = False
+        self._mark: object = None
+        self._due_at = self._rests_until = self._same_until = 0.0
         self._rendering: asyncio.Task[None] | None = None
         self._whole = ""
         #: Version, mark and text of each part, by its name. The frame, which contains the other parts, has the name "".
         self._parts: dict[str, tuple[int, str, str]] = {}
         self._failed = False
 
+    def wake(self) -> None:
+        """Render it soon: something happened that it may show."""
+        self._moved = True
+        self.news.set()
+        self.news = asyncio.Event()
+
     async def refresh(self, clock: Callable[[], datetime]) -> None:
         """Render the screen if that is due. Readers at the same moment wait for the same rendering, but not long."""
-        self._position, subjects = self._feed.changed(self._position)
-        within = self.about + "/"
-        self._moved |= subjects is None or any(one == self.about or one.startswith(within) for one in subjects)
         if self._rendering is None and self.due_in() <= 0:
             self._rendering = asyncio.create_task(self._rendered(clock))
         if self._rendering is not None:
@@ -102,11 +118,18 @@ class Screen:
         now = asyncio.get_running_loop().time
         began = now()
         try:
+            at, marks = await self._marks.read() if self.run_id else (None, {})
+            mark, news, self._moved = marks.get(self.run_id or 0), self._moved, False
+            if at and mark and mark == self._mark and not news and began < self._same_until:
+                self.as_of = at
+                return
             async with self._limit:
                 began, as_of, self._moved = now(), clock(), False
                 self._keep(await self._render())
                 self.as_of, self._failed, self.gone = as_of, False, False
+                self._mark, self._same_until = mark, began + SAME_S
         except Exception as error:
+            self._mark = None
             self.gone = isinstance(error, Problem) and error.status < 500
             if not self._failed and not self.gone:
                 logger.warning("the screen %s cannot be rendered now: %s", self.about, error)
@@ -145,11 +168,35 @@ def _partial(name: str, text: str) -> str:
 class Live:
     """The screens that have readers."""
 
-    def __init__(self, feed: Feed, clock: Callable[[], datetime], needs: Ask, tick_s: float = TICK_S) -> None:
-        self._feed, self._clock, self._tick_s = feed, clock, tick_s
+    def __init__(self, feed: Feed, clock: Callable[[], datetime], needs: Ask, runs: RunReader) -> None:
+        self._feed, self._clock = feed, clock
         self._needs = Kept(needs, NEEDS_S)
         self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
+        self._marks, self._runs = Kept(self._read_marks, MARKS_S), runs
+        self._following: asyncio.Task[None] | None = None
+
+    async def _read_marks(self) -> Marks:
+        at, wanted = self._clock(), sorted({one.run_id for one in self._screens.values() if one.run_id})
+        found: dict[int, object] = {}
+        for n in range(0, len(wanted), MARKS_MAX):
+            found.update(await run_in_threadpool(self._runs.run_marks, wanted[n : n + MARKS_MAX]))
+        return at, found
+
+    async def _follow(self) -> None:
+        """Wake the screens that new events are about, until the feed closes or no screen has a reader."""
+        position = 0
+        while self._screens and not self._feed.closed:
+            news = self._feed.news
+            position, subjects = self._feed.changed(position)
+            # An event about ``runs/7`` is also one about ``runs``.
+            about = None if subjects is None else {*subjects, *(one.partition("/")[0] for one in subjects)}
+            for screen in self._screens.values():
+                if about is None or screen.about in about:
+                    screen.wake()
+            await self._feed.wait_for_news(news, TICK_S)
+        for screen in self._screens.values():
+            screen.wake()
 
     async def stream(
         self, wanted: Wanted, render: Render, seen: set[str], *, fixed: bool
@@ -161,15 +208,17 @@ class Live:
         keeps the last version on the screen.
         """
         key = (wanted.path, wanted.query, caller_role(), only())
-        screen = self._screens.setdefault(key, Screen(wanted.path, render, self._feed, self._limit))
+        screen = self._screens.setdefault(key, Screen(wanted.path, render, self._marks, self._limit))
         self._feed.enter("page")
         screen.readers += 1
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._follow())
         now, version = asyncio.get_running_loop().time, 0
         try:
             yield await self._event("hello", screen)
             sent_at, sent_gone = now(), False
             while not self._feed.closed:
-                news = self._feed.news
+                news = screen.news
                 await screen.refresh(self._clock)
                 if screen.gone and not sent_gone:
                     yield await self._event("gone", screen)
@@ -178,10 +227,10 @@ class Live:
                 seen = set() if version else seen  # a slow first rendering may not have ended yet
                 if text:
                     yield format_sse_event(data_str=text.replace(NO_KEY, uuid.uuid4().hex), id=screen.marks())
-                if text or now() - sent_at >= self._tick_s:
+                if text or now() - sent_at >= TICK_S:
                     yield await self._event("tick", screen)
                     sent_at = now()
-                await self._feed.wait_for_news(news, min(screen.due_in(), sent_at + self._tick_s - now()))
+                await self._feed.wait_for_news(news, min(screen.due_in(), sent_at + TICK_S - now()))
         finally:
             self._feed.leave("page")
             screen.readers -= 1
@@ -196,9 +245,9 @@ class Live:
         return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
 
 
-def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime], needs: Ask) -> None:
+def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime], needs: Ask, runs: RunReader) -> None:
     """Add ``GET /page/events``."""
-    live = Live(feed, clock, needs)
+    live = Live(feed, clock, needs, runs)
 
     @functools.cache
     def operations() -> Operations:

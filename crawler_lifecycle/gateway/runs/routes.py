@@ -228,7 +228,7 @@ class RunViews:
         Raises ``InvalidRequest`` and ``Problem`` 422.
         """
         filters.check()
-        with narrowed(filters.project):
+        with narrowed(filters.project), self._store.database.together():
             return self._listed(filters)
 
     def _listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
@@ -240,8 +240,8 @@ class RunViews:
         tasks = self.tasks_of(page)
         return RunPage(runs=[self.of(row, now, tasks[row.run_id]) for row in page], overdue=overdue, **more), tasks
 
-    def counted(self, filters: RunFilters, page: RunPage) -> str:
-        """Return the number of runs that fit the filters, for people. Blocks."""
+    def counted(self, filters: RunFilters, page: RunPage) -> tuple[int, bool]:
+        """Return the number of runs that fit the filters, and whether it is exact. Blocks."""
         with narrowed(filters.project):
             count = partial(self._store.runs.count_found, **_wanted(filters))
             return counted(filters, page, len(page.runs), count)
@@ -271,7 +271,8 @@ class RunViews:
 
     async def detail_of(self, row: RunRow) -> RunDetail:
         """Return one run with all its fields, for a row that was already read."""
-        return await run_in_threadpool(self._detail, row, await self._blocked.of(row))
+        detail = self._store.database.together()(self._detail)
+        return await run_in_threadpool(detail, row, await self._blocked.of(row))
 
     def _detail(self, row: RunRow, why_blocked: str | None) -> RunDetail:
         run_id, store = row.run_id, self._store
@@ -314,7 +315,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         ``coverage``). And no later good run did the same work (crawler, arguments, settings, tasks) or came from the
         same schedule.
         """
-        return conditional(request, views.listed(filters)[0])
+        return conditional(request, views.listed(filters)[0].with_total(filters, views.counted))
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", **documents(RunDetail))
     async def get_run(run_id: RunId, request: Request, wait: Wait = 0) -> Response:

@@ -159,6 +159,13 @@ class RunReader(RunPart):
         with self._db.reading() as conn:
             return live_now(conn, most)
 
+    def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
+        """Return for each of these runs a value that changes when its row is written; at most 500 runs."""
+        r = run_history.c
+        query = select(r.run_id, r.status, r.updated_at, r.verified_at, r.last_progress_at, r.deletion_ended_at)
+        rows = self._rows(query.where(r.run_id.in_(run_ids))) if run_ids else []
+        return {row["run_id"]: tuple(row.values()) for row in rows}
+
     def resumption(self, run_id: int) -> list[Resumption]:
         """Return the notes of the run's tasks about resuming from saved state: at most ten, the most frequent first."""
         t = task_history.c

@@ -43,14 +43,16 @@ def test_a_list_says_how_many_looks_are_overdue(gateway: respx.MockRouter, crawl
 def test_list_passes_filters_and_follows_pages(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     route = gateway.get("/v1/runs").mock(
         side_effect=[
-            httpx.Response(200, json={"runs": [RUN], "next_page_token": "after-7"}),
-            httpx.Response(200, json={"runs": [COMPLETED | {"run_id": 5}], "next_page_token": None}),
+            httpx.Response(
+                200, json={"runs": [RUN], "next_page_token": "after-7", "total": 10_001, "total_exact": False}
+            ),
+            httpx.Response(200, json={"runs": [COMPLETED | {"run_id": 5}], "next_page_token": None, "total": None}),
         ]
     )
     words = ["list", "--status", "processing", "--status", "FAILED", "--crawler", "operations", "-o", "name"]
     words += ["--stage", "deployment", "--tag", "night", "--since", "24h", "--until", "2026-11-20", "--flow", "f"]
     result = crawlctl(*words)
-    assert result.out == "7\n5\n"
+    assert (result.out, result.err) == ("7\n5\n", "2 of more than 10,000; for more: --limit\n")
     first, second = (call.request.url.params for call in route.calls)
     assert first.get_list("status") == ["PROCESSING", "FAILED"]
     wanted = {"crawler": "operations", "stage": "deployment", "tag": "night", "flow_id": "f"}

@@ -81,6 +81,8 @@ FORMS: Mapping[str, Mapping[str, object]] = {
     "pressRuns": {"do": "stop", "run": f"{RUN}.1"},
     "pressExport": {"what": "again"},
     "pressManager": {"do": "pause", "attempt": "1"},
+    "pressManagers": {"do": "pause", "manager": f"{MANAGER}.1"},
+    "pressGraphs": {"do": "stop", "graph": f"{GRAPH}.1"},
     "pressGraph": {"do": "cancel", "attempt": "1", "step": "zebra-step"},
     "pressSchedule": {"do": "trigger"},
     "pressWebhook": {"do": "test"},

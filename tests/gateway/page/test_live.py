@@ -22,8 +22,10 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.gateway.page import live
 from crawler_lifecycle.gateway.page.parts import rendering
+from crawler_lifecycle.ports.looks import Counted
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
 from tests.gateway.served import Sse, events, served
@@ -217,7 +219,8 @@ async def test_a_message_names_what_does_not_answer(world: World, monkeypatch: p
         def away(*_: Any) -> None:
             raise StoreUnavailable("away")
 
-        monkeypatch.setattr(type(world.store.runs), "get_run", lambda *_: hangs.wait())
+        for read in ("get_run", "run_marks"):
+            monkeypatch.setattr(type(world.store.runs), read, lambda *_: hangs.wait())
         monkeypatch.setattr(health, "ping", away)
         world.clock.forward(60)
         both = await until(screen, lambda event: "the database does not answer and Temporal" in event.data)
@@ -255,6 +258,31 @@ async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
         await asyncio.gather(*screens)
     assert rendered["run.html"] <= 3
     assert len(keys) == 20
+
+
+async def test_a_page_of_a_run_is_rendered_only_for_news(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row is the news that no event tells of. Without news, the page is as new as the question for the row."""
+    run_id = start(world)
+    shown: list[str] = []
+    real = rendering.html
+    monkeypatch.setattr(rendering, "html", lambda name, **values: shown.append(name) or real(name, **values))
+    for name, value in {"EVERY_S": 0.05, "REST": 0.0, "MARKS_S": 0.0, "TICK_S": 0.1}.items():
+        monkeypatch.setattr(live, name, value)
+    async with served(world.new_app()) as server, watching(server.url, f"/runs/{run_id}") as screen:
+        await until(screen, moved)
+        # The event of its start may make it twice.
+        await until(screen, lambda event: event.event == "tick")
+        world.clock.forward(60)
+        await until(screen, lambda event: '"as_of":"2026-11-20T12:01:00Z"' in event.data)
+        before = len(shown)
+        world.clock.forward(60)
+        await until(screen, lambda event: '"as_of":"2026-11-20T12:02:00Z"' in event.data)
+        assert len(shown) == before
+        counted = Counted(world.ref(run_id), 1, 0, Counters(pages=7))
+        world.claim(run_id)
+        world.deploy(run_id)
+        assert world.store.live_counters.record_counts(world.ref(run_id), [counted]) == 1
+        await until(screen, lambda event: "7 /" in event.data)
 
 
 async def test_a_token_that_is_taken_back_ends_the_stream(world: World, keys: Keys) -> None:

@@ -121,6 +121,46 @@ def test_steps_of_a_graph_are_cancelled_and_retried(world: World, browser: TestC
     assert "The stop is recorded." in words(press(browser, path, "stop", attempt=attempt))
 
 
+def told(answer: Any) -> list[tuple[str, str, str]]:
+    """What became of each chosen thing: its name, whether it was carried out, and the words."""
+    found = re.findall(r'<a href="[^"]*">([^<]*)</a></th><td>(yes|no)</td><td>(.*?)</td>', answer.text)
+    return [(name, done, html.unescape(text)) for name, done, text in found]
+
+
+def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(world: World, browser: TestClient) -> None:
+    for flow in "abc":
+        assert browser.post("/v1/managers", json={"crawler": "plain", "flow_id": flow}).status_code == 202
+    page = browser.get("/managers?sort=name").text
+    assert re.findall(r'name="manager" value="([^"]*)"', page) == ["3.1", "2.1", "1.1"]
+    paused = told(press(browser, "/managers", "pause", manager=["1.1", "2.7", "99.1"]))
+    assert [one[:2] for one in paused] == [("manager 1", "yes"), ("manager 2", "no"), ("manager 99", "no")]
+    assert ("attempt 1 now" in paused[1][2], "99" in paused[2][2]) == (True, True)
+    assert [world.manager(n).paused for n in (1, 2, 3)] == [True, False, False]
+    asked = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="3")
+    assert "Force stop 2 managers" in words(asked)
+    assert world.manager(3).stop is None
+    forced = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="2", reason="<why>")
+    assert told(forced) == [(f"manager {n}", "yes", "The forced stop is recorded.") for n in (1, 3)]
+    assert "Go to the managers" in words(forced)
+    for wrong in ({"manager": []}, {"manager": ["1"]}, {"manager": ["x.1"]}, {"manager": ["1.1"], "cap": "2"}):
+        assert press(browser, "/managers", "stop", **wrong).status_code == 422, wrong
+    assert press(browser, "/managers", "cap", manager=["1.1"]).status_code == 422
+
+
+def test_chosen_graphs_are_stopped_and_retried_whatever_they_are_called(world: World, browser: TestClient) -> None:
+    step, names = {"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}, ["v1.2", 'odd "x" & <b>']
+    for name in names:
+        assert browser.post("/v1/graphs", json={"id": name, "steps": [step]}).status_code == 202
+    page = browser.get("/graphs").text
+    chosen = [html.unescape(one) for one in re.findall(r'name="graph" value="([^"]*)"', page)]
+    assert chosen == [f"{name}.1" for name in reversed(names)]
+    assert len(set(re.findall(r'<tr id="([^"]*)"', page))) == 2
+    assert press(browser, "/graphs", "stop", graph=chosen, reason="x" * 256).status_code == 422
+    assert [one[1] for one in told(press(browser, "/graphs", "stop", graph=chosen))] == ["yes", "yes"]
+    assert {one["stop"]["force"] for one in browser.get("/v1/graphs").json()["graphs"]} == {False}
+    assert press(browser, "/graphs", "fresh", graph=chosen).status_code == 422
+
+
 @pytest.mark.parametrize("do", ["stop", "cancel"])
 def test_a_reason_that_is_too_long_for_a_graph_is_refused(browser: TestClient, do: str) -> None:
     browser.post("/v1/graphs", json={"id": "g", "steps": [{"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}]})

@@ -111,6 +111,37 @@ def test_the_last_lines_of_a_long_log(world: World, task: Task) -> None:
         assert _get(world, task.path, logs, tail=tail).content == b"".join(lines[max(0, 2000 - tail) :])
 
 
+class Gigabyte:
+    """A log of a gigabyte. Implements ``TaskLogs``; each line is made when it is read."""
+
+    size, line = 1_000_000_000, b"x" * 99 + b"\n"
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def read(self, _run: RunRef, _task: TaskRef, after: int | None, limit: int) -> LogPart:
+        place = self.size - limit if after is None else after
+        data = (self.line * (limit // 100 + 2))[place % 100 :][: min(limit, self.size - place)]
+        self.given += len(data)
+        return LogPart(data, place + len(data), False)
+
+
+async def test_of_a_log_of_a_gigabyte_only_what_is_taken_is_read(world: World, task: Task) -> None:
+    task.running()
+    log, page = Gigabyte(), f"/runs/{task.run_id}/log"
+    async with served(world.new_app(logs=log)) as server, httpx.AsyncClient(base_url=server.url) as client:
+        shown = await client.get(page)
+        assert (shown.status_code, shown.text.count("x" * 99)) == (200, 500)
+        assert log.given < 1_000_000
+        async with client.stream("GET", f"{page}/whole") as download:
+            took = 0
+            async for piece in download.aiter_bytes():
+                took += len(piece)
+                if took > 5_000_000:
+                    break
+        assert log.given < 20_000_000, "the rest of the download is not read before somebody takes it"
+
+
 def test_a_line_without_an_end_is_not_read_from_its_beginning(world: World, task: Task) -> None:
     logs = FakeLogs()
     logs.write(b"begin" + b"x" * (BACK_MAX + 10), task.run_id)

@@ -1,5 +1,5 @@
 "use strict";
-// Lists: keys, a search while one types, the number of chosen runs, and views that this browser keeps by name.
+// Lists: keys, a search while one types, the number of chosen rows, and views that this browser keeps by name.
 (() => {
   const SEARCH = "main [type=search][name=search]";
   const find = (selector) => document.querySelector(selector);
@@ -86,7 +86,7 @@
     link(next).focus({preventScroll: true});
     next.scrollIntoView({block: "nearest"});
   };
-  const choose = () => document.activeElement.closest("tbody tr")?.querySelector("input[name=run]")?.click();
+  const choose = () => document.activeElement.closest("tbody tr")?.querySelector(".pick input")?.click();
   const DOES = {"/": () => find("main [type=search], main form.filters input")?.focus(), j: () => go(1), k: () => go(-1), x: choose,
     "?": () => show(help), v: () => find("#keep") && show(views)};
   document.addEventListener("keydown", (event) => {
@@ -104,7 +104,7 @@
   });
 
   const number = () => {
-    const chosen = document.querySelectorAll("#runs input:checked").length, count = find("#count");
+    const chosen = document.querySelectorAll("tbody .pick input:checked").length, count = find("#count");
     if (count) count.textContent = chosen ? `${chosen} chosen` : "";
   };
   document.addEventListener("change", number);

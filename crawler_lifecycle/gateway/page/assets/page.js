@@ -84,7 +84,7 @@
   let later = 0;
   const again = () => {
     const busy = document.activeElement?.matches("input:not([type=checkbox]), textarea, select")
-      || document.querySelector("input[name=run]:checked");
+      || document.querySelector(".pick input:checked");
     // If two gateways have different builds, the page could otherwise reload for ever.
     const wait = Math.min(Number(sessionStorage.getItem("begun")) - Date.now(), 0) + AGAIN_MS;
     outdated = busy || wait > 0;
@@ -111,10 +111,10 @@
     live.addEventListener("hello", heard);
     live.addEventListener("tick", heard);
     live.addEventListener("gone", () => { gone = true; draw(); });
-    // A chosen run stays on the list, even if newer runs would replace it.
+    // A chosen row stays on the list, even if newer ones would replace it.
     live.addEventListener("htmx:sse:before:message", ({detail: {message}}) => {
       if (message.event || !message.data.includes('hx-target="#main"')) return;
-      const chosen = [...document.querySelectorAll("#runs > tr:has(input:checked)")]
+      const chosen = [...document.querySelectorAll("#selection tbody > tr:has(.pick input:checked)")]
         .filter((row) => !message.data.includes(` id="${row.id}"`)).map((row) => row.outerHTML);
       message.data = message.data.replace("</tbody>", (end) => chosen.join("") + end);
     });
@@ -134,8 +134,9 @@
     });
     // A hidden tab has no stream, because a browser has only six connections to us for all tabs. The extension notices
     // a tab that becomes hidden, but not a tab that is opened hidden, or that becomes hidden while it connects.
+    let ready = false;
     const connect = () => {
-      if (document.hidden || live.hasAttribute("hx-sse:connect")) return;
+      if (!ready || document.hidden || live.hasAttribute("hx-sse:connect")) return;
       live.setAttribute("hx-sse:connect", live.dataset.stream);
       htmx.process(live);
     };
@@ -149,8 +150,14 @@
       draw();
       setTimeout(() => live._htmx?.sse?.delayCanceller?.());
     });
-    // htmx starts in an earlier timeout. It would connect an element a second time if that is already connecting.
-    setTimeout(connect);
+    // What only brings news is executed after the first paint, in this order.
+    requestAnimationFrame(() => setTimeout(() => {
+      const late = [...document.querySelectorAll("link.late")].map(({href}) =>
+        Object.assign(document.createElement("script"), {src: href, async: false}));
+      // htmx starts in an earlier timeout. It would connect an element a second time if that is already connecting.
+      late.at(-1).addEventListener("load", () => setTimeout(() => { ready = true; connect(); }));
+      document.head.append(...late);
+    }));
     // The extension does not repeat a first request that failed, and does not notice a connection that hangs.
     let lost = false, triedAt = 0;
     live.addEventListener("htmx:sse:close", () => { lost = true; });
@@ -189,7 +196,7 @@
   const every = document.getElementById("every");
   if (every) {
     every.addEventListener("change", () => {
-      for (const one of document.querySelectorAll("input[name=run]")) one.checked = every.checked;
+      for (const one of document.querySelectorAll("tbody .pick input")) one.checked = every.checked;
     });
   }
 

@@ -96,6 +96,8 @@ class ActionForm(KeyedForm):
     """The form of a subject. It names one of the subject's actions."""
 
     subject: ClassVar[Subject]
+    acts: ClassVar[tuple[str, ...]] = ()
+    """The names of the actions that it offers; empty: all of the subject."""
 
     do: str
     reason: str | None = Field(default=None, max_length=2000)
@@ -103,7 +105,7 @@ class ActionForm(KeyedForm):
     @field_validator("do")
     @classmethod
     def _known(cls, do: str) -> str:
-        known = [one.name for one in cls.subject.actions]
+        known = cls.acts or [one.name for one in cls.subject.actions]
         if do not in known:
             raise ValueError(f"choose from {', '.join(known)}")
         return do

@@ -1,16 +1,9 @@
-"""The list of runs, and actions on runs: one, a selection, or all that fit.
-
-The commands of the API carry out the action for each run, and each run has its own result. A form contains a key, and
-the attempt of each run that was shown. A form that is sent again, for example after Back, does nothing twice. A run
-that has another attempt now is reported and not changed.
-"""
+"""The list of runs, and actions on runs: one, a selection, or all that fit."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
@@ -19,16 +12,15 @@ from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
-from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
+from crawler_lifecycle.gateway.page.parts.chosen import NUMBERED, SELECTED_MAX, ChosenForm, press
+from crawler_lifecycle.gateway.page.parts.forms import Outcome, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.runs.day import FRESH_S
 from crawler_lifecycle.gateway.page.runs.overview import Overview
@@ -39,15 +31,9 @@ from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.ports.runs import RunRow, RunTasks
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.search import SORTS
-from crawler_lifecycle.subjects import RUN, Subject
+from crawler_lifecycle.subjects import RUN, Subject, total_words
 from crawler_lifecycle.web.problems import Problem
 
-logger = logging.getLogger(__name__)
-
-#: The most runs in one form.
-SELECTED_MAX = 500
-#: The most runs of one form that are worked on at the same moment.
-AT_ONCE = 8
 #: The most values that a filter offers.
 VALUES_MAX = 100
 CHOOSER = Chooser(
@@ -70,25 +56,11 @@ CHOOSER = Chooser(
 )
 
 
-class RunForm(ActionForm):
-    """The form of one or more runs. Each run is its number, a dot, and the attempt that was shown."""
+class RunForm(ChosenForm):
+    """The form of one or more runs."""
 
     subject: ClassVar[Subject] = RUN
-    run: Annotated[
-        list[Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,17}\.[1-9][0-9]{0,8}$")]],
-        Field(default_factory=list),
-    ]
-    typed: str | None = Field(default=None, max_length=40)
-
-    def chosen(self) -> list[tuple[int, int]]:
-        """Return each run once, with its attempt. Raises ``Problem`` 422 for no run, or for too many."""
-        found = {int(run): int(attempt) for run, _, attempt in (text.partition(".") for text in self.run)}
-        if not found:
-            raise Problem(422, "invalid_request", "run: no run was chosen; go back and choose the runs first")
-        if len(found) > SELECTED_MAX:
-            detail = f"run: {len(found)} runs were chosen; choose at most {SELECTED_MAX} at once"
-            raise Problem(422, "invalid_request", detail)
-        return list(found.items())
+    run: Annotated[list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)]
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
@@ -98,64 +70,22 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
     async def press_runs(request: Request) -> Response:
         """Carry out the action, and show its result for each run."""
         asked = read(RunForm, await form(request))
-        chosen = asked.chosen()
         if asked.do == "delete" and not may("deleteRun"):
             raise Problem(403, "forbidden", "do: 'delete' needs the role admin; ask for a token that has it")
-        if asked.action.danger and (expected := await _unconfirmed(commands, chosen, asked)) is not None:
-            present_call().admitted = False  # a question: nothing is done yet
-            return answer(request, "force.html", expected=expected, asked=asked, chosen=chosen, now=clock())
-        limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(run_id: int, attempt: int) -> Outcome:
-            async with limit:
-                return await _carry_out(commands, asked, run_id, attempt)
+        async def act(key: str, attempt: int) -> tuple[bool, str]:
+            outcome = await _do(commands, asked, int(key), attempt)
+            row = outcome.row
+            if row.status.terminal and asked.action.path == "stop":
+                return False, outcome.note or "The run had already ended."
+            return True, asked.sentence(outcome.fresh, outcome.note, attempt=row.attempt)
 
-        outcomes = await asyncio.gather(*(one(run_id, attempt) for run_id, attempt in chosen))
-        return outcomes_page(request, asked.action.title, list(outcomes), clock())
+        return await press(request, asked, lambda key: commands.find(int(key)), act, clock())
 
 
 def outcome_of(run_id: int, done: bool, text: str) -> Outcome:
     """Return the result of an action on one run."""
     return Outcome(f"run {run_id}", f"/runs/{run_id}", done, text)
-
-
-async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], asked: RunForm) -> str | None:
-    """Return the text that a person must type before a force or a deletion.
-
-    Return ``None`` if the text was typed, or, for a force, if all these runs already have a stop or have ended.
-    """
-    expected = str(chosen[0][0] if len(chosen) == 1 else len(chosen))
-    if asked.typed is not None and asked.typed.strip() == expected:
-        return None
-    if asked.do == "delete":
-        return expected
-    for run_id, _ in chosen:
-        try:
-            row = await commands.find(run_id)
-        except LifecycleError:
-            continue  # the result of the action will show it
-        if row.stop is None and not row.status.terminal:
-            return expected
-    return None
-
-
-async def _carry_out(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> Outcome:
-    try:
-        with suppress(RowUnreadable):  # such a run can still be stopped
-            row = await commands.find(run_id)
-            check_shown(attempt, row.attempt, row.status)
-        outcome = await _do(commands, asked, run_id, attempt)
-    except Problem as problem:
-        return outcome_of(run_id, False, problem.detail)
-    except LifecycleError as error:
-        return outcome_of(run_id, False, str(error))
-    except Exception:
-        logger.exception("%s of run %d failed", asked.do, run_id)
-        return outcome_of(run_id, False, "This is a bug in the service; its log has the details")
-    row = outcome.row
-    if row.status.terminal and asked.action.path == "stop":
-        return outcome_of(run_id, False, outcome.note or "The run had already ended.")
-    return outcome_of(run_id, True, asked.sentence(outcome.fresh, outcome.note, attempt=row.attempt))
 
 
 async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> Commanded[RunRow]:
@@ -211,7 +141,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
         values |= {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock(), "note": page.note}
         values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
         values |= {"everything": "/" + query({**values["asked"], "all": "true"}), "selected_max": SELECTED_MAX}
-        values["total"] = views.counted(filters, page)
+        values["total"] = total_words(*views.counted(filters, page))
         values["overview"] = next(iter(above), None)
         values |= {"acts": may("pressRuns"), "chosen": filters.all}
         return answer(request, "runs.html", **values)

@@ -78,7 +78,8 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
     async def show_run(run_id: RunId, request: Request) -> Response:
         """Show one run."""
         row = await run_in_threadpool(found, store.runs, run_id)
-        return await run_in_threadpool(shown, request, row, await views.detail_of(row))
+        together = store.database.together()(shown)
+        return await run_in_threadpool(together, request, row, await views.detail_of(row))
 
     def shown(request: Request, row: RunRow, run: RunDetail) -> Response:
         workflow = f"{ui.rstrip('/')}/workflows/{quote(run.workflow_id, safe='')}" if ui else None
