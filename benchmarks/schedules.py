@@ -53,8 +53,9 @@ async def main() -> None:
         keeper = ScheduleKeeper(store.schedules, Workflows(client))
         bare = await _bare(client)
         _show(f"{DUE} bare Temporal Schedules due at once: due to the end of the workflow", bare)
-        late = await _due(store, keeper)
+        late, begun = await _due(store, keeper)
         _show(f"{DUE} schedules due at once: due to the run on record (reach: p50 <= 1 s, p99 <= 10 s)", late)
+        _show(f"{len(begun)} of {DUE} schedules due at once: due to a task that executes (reach: <= 60 s)", begun)
         ratios = [f"{ours / theirs:.2f}" for ours, theirs in zip(_at(late), _at(bare), strict=True)]
         print(f"that is {ratios[0]} of the bare ones' p50, {ratios[1]} of their p99 (reach: <= 1.5)", flush=True)
         await _rest(stack, store, keeper, address, folder)
@@ -109,8 +110,8 @@ async def _started(handle: ScheduleHandle) -> str:
         await asyncio.sleep(0.2)
 
 
-async def _due(store: Store, keeper: ScheduleKeeper) -> list[float]:
-    """From the due time to the row of the run."""
+async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[float]]:
+    """From the due time to the row of the run, and to its first task."""
     at = _soon()
     run = {"crawler": "quick", "limits": {"start_check_s": 0}}
     for number in range(DUE):
@@ -123,10 +124,12 @@ async def _due(store: Store, keeper: ScheduleKeeper) -> list[float]:
     await _until(lambda: len(store.runs.list_runs(limit=DUE)) == DUE, every_s=ASK_S)
     late = [(run.created_at - at).total_seconds() for run in store.runs.list_runs(limit=DUE)]
     await _until(lambda: all(run.status.terminal for run in store.runs.list_runs(limit=DUE)), every_s=ASK_S)
+    runs = store.runs.list_runs(limit=DUE)
+    begun = [(run.started_at - at).total_seconds() for run in runs if run.started_at is not None]
     for number in range(DUE):
         store.schedules.delete_schedule(f"due-{number}")
         await keeper.keep(f"due-{number}")
-    return late
+    return late, begun
 
 
 async def _rest(stack: ExitStack, store: Store, keeper: ScheduleKeeper, address: str, folder: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from benchmarks import production
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.domain import names
@@ -96,7 +97,9 @@ async def _activities(client: Client) -> int:
 
 
 def _server(stack: ExitStack, folder: Path, *more: str) -> str:
-    """A Temporal dev server as ``crawlctl dev`` starts it, with ``more`` words; its address."""
+    """A Temporal dev server as ``crawlctl dev`` starts it, with ``more`` words, or production's; its address."""
+    if os.environ.get("BENCHMARK_TEMPORAL") == "production":
+        return production.server(stack, folder)
     port = processes.free_port()
     command = [*temporal_server.command(folder / "temporal.db", port, None), *more]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

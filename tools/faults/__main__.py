@@ -19,9 +19,9 @@ import pymysql
 
 from tests.kubernetes.cluster.binaries import NoBinaries
 from tools.faults.faults import Faults, storm
-from tools.faults.load import TASKS, Load, Sampler
+from tools.faults.load import MOST, TASKS, Load, Sampler
 from tools.faults.oracle import ENDED, OVER, SETTLE_S, Evidence, Run, Task, figure, judge, table
-from tools.faults.world import World
+from tools.faults.world import SLOTS, World
 from tools.soak.journal import read_journals
 
 #: So many seconds takes a short play's world on a machine of its own until it is up. Where it takes longer, everything
@@ -88,15 +88,16 @@ def gather(world: World, evidence: Evidence) -> None:
     evidence.processes = read_journals(world.journals)
 
 
-def play(world: World, seeds: range, minutes: float, only: str, restore: str, patience: float) -> Evidence:
+def play(world: World, seeds: range, chosen: argparse.Namespace, patience: float) -> Evidence:
     """The load under faults, one seed after the other, the time to settle, and all that is known of it."""
-    load, faults, sampler = Load(world, seeds[0]), Faults(world, seeds[0], only, restore), Sampler(world)
+    load, sampler = Load(world, seeds[0], chosen.pace, chosen.most), Sampler(world)
+    faults = Faults(world, seeds[0], chosen.only, chosen.restore)
     sampler.start()
     for seed in seeds:
         world.say(f"seed {seed}")
         load.dice = random.Random(f"load {seed}")
         faults.begin(seed)
-        storm(world, 60 * minutes / len(seeds), load.turn, faults.turn)
+        storm(world, 60 * chosen.minutes / len(seeds), load.turn, faults.turn)
         faults.finish()
     for name in world.parts:
         world.parts[name].wait_ready(world.tick)
@@ -134,6 +135,10 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where it lives; kept")
     parser.add_argument("--landed", default="", help="a commit: one gateway and one worker are of that build")
     parser.add_argument("--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds between two requests; 2 by default")
+    parser.add_argument("--most", type=int, default=MOST, help="tasks of the largest runs, a fifth of all runs")
+    parser.add_argument("--late", type=float, default=0.0, help="seconds that a record may be late; 20 by default")
+    parser.add_argument("--slots", type=int, default=SLOTS, help="of the local cluster: more for a faster pace")
     chosen = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
@@ -143,12 +148,13 @@ def main() -> int:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     try:
-        with World.up(say, chosen.folder, chosen.landed, chosen.dev) as world:
+        with World.up(say, chosen.folder, chosen.landed, chosen.dev, chosen.slots) as world:
             took, seeds = time.time() - began, range(chosen.seed, chosen.seed + chosen.seeds)
             say(f"everything is up after {took:.0f} s, {world.processor():.0f} of processor, in {world.folder}")
             patience = max(1.0, took / UP_S) if chosen.dev else 1.0
-            evidence = play(world, seeds, chosen.minutes, chosen.only, chosen.restore, patience)
+            evidence = play(world, seeds, chosen, patience)
             evidence.short, folder = chosen.seeds > 1, world.folder
+            evidence.late = chosen.late
             say(f"it took {time.time() - began:.0f} s, {world.processor():.0f} of processor; patience {patience:.1f}")
     except NoBinaries as error:
         sys.exit(str(error))

@@ -21,6 +21,8 @@ ASKS_S = 120.0
 PACE_S = 2.0
 #: In a short play, which a busy machine plays beside much else: what it has begun must also end there in time.
 SHORT_PACE_S = 6.0
+#: Tasks of the largest runs.
+MOST = 4
 #: A crawl that only a stop ends. All of them are stopped in the end.
 ENDLESS = 3600.0
 SCHEDULE, EVERY = "faults", 15
@@ -31,8 +33,9 @@ TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
 class Load:
     """Asks at random moments, by seed. What is asked in vain for too long is on record as unanswered."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self.world, self.dice = world, random.Random(f"load {seed}")
+    def __init__(self, world: World, seed: int, pace: float = 0.0, most: int = MOST) -> None:
+        self.world, self.dice, self.most = world, random.Random(f"load {seed}"), most
+        self.pace = pace or (SHORT_PACE_S if world.dev else PACE_S)
         self.asks: list[Ask] = []
         self.runs: dict[int, bool] = {}
         """Runs that were answered for, and whether one of their tasks is endless."""
@@ -47,7 +50,7 @@ class Load:
         """Ask for something when it is time to."""
         if time.time() < self._next:
             return
-        self._next = time.time() + self.dice.expovariate(1 / (SHORT_PACE_S if self.world.dev else PACE_S))
+        self._next = time.time() + self.dice.expovariate(1 / self.pace)
         if not self._count:
             self._ask("schedule", "on", f"/v1/schedules/{SCHEDULE}", SCHEDULED, method="PUT")
             url = f"http://127.0.0.1:{self.world.port('proxy of webhook')}"
@@ -98,7 +101,7 @@ class Load:
 
     def _start(self) -> None:
         self._count += 1
-        tasks = [{"args": self._args()} for _ in range(self.dice.choice((1, 1, 1, 2, 4)))]
+        tasks = [{"args": self._args()} for _ in range(self.dice.choice((1, 1, 1, 2, self.most)))]
         endless = any(float(task["args"]["seconds"]) == ENDLESS for task in tasks)
         body: dict[str, Any] = {"crawler": "soak", "tasks": tasks, "poll_minutes": [0.1]}
         body["limits"] = {"start_check_s": self.dice.choice([0.3, 2]), "stop_grace_s": 3}

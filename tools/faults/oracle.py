@@ -138,6 +138,8 @@ class Evidence:
     """When it was due, by its lines: with what became of that, and the run that it began."""
     short: bool = False
     """A play of seconds beside much else: a fault may meet nobody, but not all of them; a record may be later."""
+    late: float = 0.0
+    """For so many seconds a record may be late, where somebody says so."""
     patience: float = 1.0
     """How many times as long as on a machine of its own everything may take; a short play measures it."""
     died: list[str] = field(default_factory=list)
@@ -273,7 +275,7 @@ def _true(e: Evidence) -> Iterator[str]:
                 longest, when = max((longest, when), (last - began - e.disturbed(began, last), began))
                 began = at
             last = at
-        if longest > (SHORT_LATE_S if e.short else LATE_S) * e.patience + (LADDER_S if name in slow else 0):
+        if longest > (e.late or (SHORT_LATE_S if e.short else LATE_S)) * e.patience + (LADDER_S if name in slow else 0):
             yield f"task {name} {how} for {longest:.0f} s without a fault, from {when:.1f} on"
 
 

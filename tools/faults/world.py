@@ -65,13 +65,15 @@ class World:
         # The folder marks every process of this world, crawlers too: they get HOME, and folders of their own below it.
         path = f"{Path(sys.executable).parent}:{clean['PATH']}"
         self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
-        self._local, self.receiver = threading.local(), Receiver()
+        self._local, self.receiver, self.slots = threading.local(), Receiver(), SLOTS
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     @classmethod
     @contextmanager
-    def up(cls, say: Callable[[str], None], keep: Path | None, landed: str = "", dev: bool = False) -> Iterator[World]:
+    def up(
+        cls, say: Callable[[str], None], keep: Path | None, landed: str = "", dev: bool = False, slots: int = SLOTS
+    ) -> Iterator[World]:
         """A world that is up; ended afterwards. The folder stays, without the data of the servers.
 
         ``landed``: the commit of another build, of which the second gateway and the second worker are. ``dev``:
@@ -81,6 +83,7 @@ class World:
         folder.mkdir(exist_ok=True, parents=True)
         folder.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
         world = cls(folder, say, folder / "landed" if landed else None, dev)
+        world.slots = slots
         with ExitStack() as undo:
             undo.callback(world._end)
             world.make(undo)
@@ -338,7 +341,7 @@ class World:
             "LIFECYCLE_DATABASE__URL": f"mysql+pymysql://root@{proxy['database']}/lifecycle",
             "LIFECYCLE_CRAWLERS": str(crawlers),
             "LIFECYCLE_CLUSTER__STATE_DIR": str(self.disk / "cluster"),
-            "LIFECYCLE_CLUSTER__SLOTS": str(SLOTS),
+            "LIFECYCLE_CLUSTER__SLOTS": str(self.slots),
             "LIFECYCLE_SCHEDULER__URL": f"http://{proxy['scheduler']}",
             "LIFECYCLE_SCHEDULER__PORT": str(self.port("scheduler")),
             "LIFECYCLE_GATEWAY__URL": f"http://{gateway}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, false, func, insert, or_, select, update
@@ -40,7 +41,9 @@ class StopStore(RunPart):
         return run_row(unit.run)
 
     def _record(self, unit: Unit, stop: StopIntent, request_id: str | None, fence: Fence | None) -> None:
-        before = unit.stop
+        # An end before the stop is not its work. A gateway whose clock is wrong must not decide which end that is.
+        at = unit.by_server if fence is None else min(stop.requested_at, unit.by_server)
+        before, stop = unit.stop, replace(stop, requested_at=at)
         if self._pools.counted:
             leave_line(unit)
         unit.update_run(**stop_values(stop if before is None else before.merged(stop)))

@@ -142,15 +142,20 @@ class Unit:
     corrections: list[CorrectionRow] = field(default_factory=list)
     """The corrections that the transaction wrote. An event reports them."""
     by_database: bool = False
-    """True if ``dated`` asks the database."""
+    """True if ``by_server`` asks the database."""
 
     @cached_property
-    def dated(self) -> datetime:
-        """The time of changes and corrections of tasks: now, or the database's time if our clock is ahead of it."""
+    def by_server(self) -> datetime:
+        """The time of the database."""
         if not self.by_database or self.conn.dialect.name != "mysql":  # the clock of a file is our own
             return self.now
-        told = self.conn.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one().replace(tzinfo=UTC)
-        return not_ahead(self.now, told) or told
+        told: datetime = self.conn.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
+        return told.replace(tzinfo=UTC)
+
+    @property
+    def dated(self) -> datetime:
+        """The time of changes and corrections of tasks: now, or the database's time if our clock is ahead of it."""
+        return not_ahead(self.now, self.by_server) or self.by_server
 
     @property
     def run_id(self) -> int:

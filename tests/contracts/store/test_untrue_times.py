@@ -143,6 +143,29 @@ def test_a_worker_whose_clock_is_ahead_counts_by_the_database(dated: World, stor
     assert least <= found.lag_ms <= most
 
 
+HEARD = End(exit_code=11, reason="Error", finish_reason="shutdown")
+CRASHED = End(exit_code=1, reason="Error", by_itself=True)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "end", "ended_s", "by_server", "by_file"),
+    [(AHEAD_S, HEARD, AHEAD_S / 2, "CANCELLED", "FAILED"), (-AHEAD_S, CRASHED, -60, "FAILED", "CANCELLED")],
+)
+def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
+    dated: World, ahead_s: float, end: End, ended_s: float, by_server: str, by_file: str
+) -> None:
+    """Found by storms: by its own date the stop came after the end of what heard it, as if somebody else had been."""
+    fence = dated.executing(tasks=1)
+    asked = dated.clock.now
+    dated.clock.forward(ahead_s)
+    dated.store.stops.record_stop(fence.run_id, dated.stop(), "s1")
+    dated.clock.forward(AHEAD_S / 2 - ahead_s)
+    over = replace(end, finished_at=asked + timedelta(seconds=ended_s))
+    looked(dated, fence, 1, Phase.ENDED, uid="uid-1-0", end=over)
+    [task] = dated.store.tasks.list_tasks(fence.run_id)
+    assert task.status == (by_server if dated.store.database.engine.dialect.name == "mysql" else by_file)
+
+
 @pytest.mark.parametrize("missed", [0, 1])
 def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed: int) -> None:
     """Both rows are written at once, and each value into its own column."""
