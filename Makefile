@@ -101,7 +101,7 @@ test-e2e: test-services
 
 # By file: several of these bring a stack up for all tests of their module.
 test-services: env
-	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER) --dist loadfile $$(grep -rl --include=*.py mark.processes tests)
+	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER) --dist loadfile $$(grep -rl --include=test_*.py mark.processes tests) tests/contracts/cluster tests/contracts/observer
 
 test-stacks: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)

@@ -20,6 +20,8 @@ from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.runs import Fence
 from tests.activities.test_manager_cycle import PLAN, Bench, bench
 
+pytestmark = pytest.mark.processes
+
 __all__ = ["bench"]
 
 SOURCE = """

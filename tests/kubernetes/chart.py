@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tests.kubernetes.cluster import binaries
-from tests.support.manifests import DEPLOY, Document
+from tests.support.manifests import DEPLOY, Document, parsed
 
 CHART = DEPLOY / "helm"
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
@@ -55,7 +55,7 @@ def rendered(name: str, *words: str, namespace: str = SERVICES) -> list[Document
     """The objects of one kind of installation."""
     done = template("--values", str(values(name)), *words, namespace=namespace)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
+    return parsed(done.stdout)
 
 
 def filled_in(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from tests.kubernetes import chart
 from tests.kubernetes.chart import CHART, CRAWLS, SERVICES
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, pod_of
+from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, parsed, pod_of
 
 INSTALLATIONS = chart.kinds_of_installations()
 pytestmark = pytest.mark.usefixtures("kube_binaries")
@@ -45,7 +45,7 @@ def ours(component: str) -> Pod:
 
 def overlay(deploy: Path) -> dict[tuple[str, str, str], Any]:
     texts = [kubectl("kustomize", str(deploy / f"overlays/production{below}")) for below in ("", "/migration")]
-    found = [one for text in texts for one in yaml.safe_load_all(text) if one]
+    found = [one for text in texts for one in parsed(text)]
     # Helm wants the release's namespace to be there before.
     return chart.comparable([one for one in found if (one["kind"], one["metadata"]["name"]) != ("Namespace", SERVICES)])
 

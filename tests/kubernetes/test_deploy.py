@@ -40,7 +40,7 @@ from crawler_lifecycle.settings import ClusterSettings, Settings
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
-from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, pod_of
+from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, parsed, pod_of
 from tests.support.run_refs import run_ref
 
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
@@ -78,7 +78,7 @@ def kubectl(*words: str, cluster: Cluster | None = None, stdin: str | None = Non
 
 def rendered(folder: str) -> list[Document]:
     """What ``kubectl kustomize`` makes of a folder of ``deploy/``."""
-    return [one for one in yaml.safe_load_all(kubectl("kustomize", str(DEPLOY / folder))) if one is not None]
+    return parsed(kubectl("kustomize", str(DEPLOY / folder)))
 
 
 def text(found: list[Document]) -> str:
@@ -195,7 +195,7 @@ def test_the_shared_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None
     subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)
     file = copy / "overlays/production/kustomization.yaml"
     file.write_text(file.read_text().replace("# - ../../components/shared-volume", "- ../../components/shared-volume"))
-    found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(file.parent))) if one]
+    found = parsed(kubectl("kustomize", str(file.parent)))
     (settings,) = [
         one["data"] for one in found if one["kind"] == "ConfigMap" and "LIFECYCLE_CLUSTER__KIND" in one["data"]
     ]
@@ -217,7 +217,7 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
         assert f"# - ../../components/{name}" in wanted
         wanted = wanted.replace(f"# - ../../components/{name}", f"- ../../components/{name}")
     file.write_text(wanted)
-    found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(file.parent))) if one]
+    found = parsed(kubectl("kustomize", str(file.parent)))
     (job,) = [one for one in found if one["kind"] == "CronJob" and one["metadata"]["name"] == "tidy"]
     template = pod_of(job) or {}
     (container,) = template["spec"]["containers"]
@@ -248,7 +248,7 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
 
 
 def test_production_prunes_the_database(demo: Deployed_) -> None:
-    found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(DEPLOY / "overlays/production"))) if one]
+    found = parsed(kubectl("kustomize", str(DEPLOY / "overlays/production")))
     (job,) = [one for one in found if one["kind"] == "CronJob" and one["metadata"]["name"] == "prune"]
     template = pod_of(job) or {}
     (container,) = template["spec"]["containers"]
@@ -275,7 +275,7 @@ def test_monitoring_can_be_added(tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)
     file = copy / "overlays/production/kustomization.yaml"
     file.write_text(file.read_text().replace("# - ../../components/monitoring", "- ../../components/monitoring"))
-    found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(file.parent))) if one]
+    found = parsed(kubectl("kustomize", str(file.parent)))
     assert {one["kind"] for one in found if one["apiVersion"].startswith(FOREIGN)} == {
         *("PodMonitor", "PrometheusRule", "ServiceMonitor")
     }

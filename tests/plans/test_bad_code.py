@@ -11,6 +11,8 @@ from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live
 from crawler_lifecycle.ports.protocols import PlanFailed
 from tests.plans.plans_support import Bench, answer, generator, manager, module, until
 
+pytestmark = pytest.mark.processes
+
 BAD_SOURCES = {
     "blocks for an hour": ("time.sleep(3600)\nyield {}", r"more than 0\.5 s and was killed.*PAGE_S"),
     "never yields": ("while True: pass\nyield {}", r"more than 0\.5 s and was killed"),

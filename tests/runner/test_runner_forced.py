@@ -17,6 +17,8 @@ from crawler_lifecycle.runner.main import Runner
 from tests.runner.runner_bench import RunnerBench, wait_until
 from tests.support.faulty_http import Answer, FaultyServer, serving
 
+pytestmark = pytest.mark.processes
+
 TOKEN = "task.7.mac"
 #: Deaf to the stop, and long done with it before its grace is over.
 DEAF = """

@@ -30,6 +30,8 @@ from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
 from tests.support.s3_faults import Fault, FaultProxy, fault_proxy
 
+pytestmark = pytest.mark.processes
+
 TOKEN = "files.7.3.2.mac"
 WRITE = """
 import os, pathlib, random

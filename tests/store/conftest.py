@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import Store
-from tests.contracts.store.world import Clock, opened
+from crawler_lifecycle.store import Store, open_store
+from tests.contracts.store.world import Clock
+from tests.support.databases import empty_tables
 from tests.support.servers import DATABASES, SERVERS, empty_database, shared_server
 from tests.support.sql_server import SqlServer
 
@@ -26,8 +28,14 @@ def server(request: pytest.FixtureRequest) -> SqlServer:
     return shared_server(request.param)
 
 
+@pytest.fixture(params=DATABASES)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with the schema of this build and without rows."""
+    return empty_tables(request.param, tmp_path / "state.db")
+
+
 @pytest.fixture
-def store(empty_url: str) -> Iterator[Store]:
-    """A store on a database with the schema of this build."""
-    with opened(empty_url, clock=Clock()) as store:
+def store(store_url: str) -> Iterator[Store]:
+    """A store on it."""
+    with closing(open_store(store_url, clock=Clock())) as store:
         yield store

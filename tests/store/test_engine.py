@@ -20,8 +20,7 @@ from crawler_lifecycle.store import engine as engine_module
 from crawler_lifecycle.store.columns import UtcTime, Words, storable
 from crawler_lifecycle.store.engine import Database, masked, open_engine, parse_url
 from tests.contracts.store.test_writers import together
-from tests.contracts.store.world import opened
-from tests.support.databases import make_tables, wait_patiently
+from tests.support.databases import make_tables, wait_patiently, without_rows
 from tests.support.mariadb import MariaDb
 from tests.support.sql_server import SqlServer
 
@@ -199,7 +198,7 @@ def test_a_connection_is_set_up(server: SqlServer) -> None:
 
 
 def test_a_server_that_ends_our_connections(server: SqlServer) -> None:
-    with server.database() as url, opened(url, pool_size=1) as store:
+    with closing(open_store(without_rows(server), pool_size=1)) as store:
         store.health.ping()
         mine = "SELECT id FROM information_schema.processlist WHERE db LIKE 'test%'"
         for (number,) in server.execute(mine):
@@ -223,28 +222,26 @@ def _connection_id(store: Store) -> object:
 
 
 def test_a_server_that_became_read_only(server: SqlServer) -> None:
-    with server.database() as url:
-        upgrade(url)
-        server.execute("DROP USER IF EXISTS worker@'127.0.0.1'")
-        server.execute("CREATE USER worker@'127.0.0.1'")
-        server.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO worker@'127.0.0.1'")
-        store = open_store(url.replace("root@", "worker@"), pool_size=1)
-        store.health.ping()
-        held = _connection_id(store)
-        server.execute("SET GLOBAL read_only = 1")
-        try:
-            with pytest.raises(StoreUnavailable, match="read-only"):
-                store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
-        finally:
-            server.execute("SET GLOBAL read_only = 0")
-        assert _connection_id(store) != held
-        assert store.initiation.reserve_run(RunRequest(crawler="a"), "r1")[1]
-        store.close()
+    server.execute("DROP USER IF EXISTS worker@'127.0.0.1'")
+    server.execute("CREATE USER worker@'127.0.0.1'")
+    server.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO worker@'127.0.0.1'")
+    store = open_store(without_rows(server).replace("root@", "worker@"), pool_size=1)
+    store.health.ping()
+    held = _connection_id(store)
+    server.execute("SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
+    finally:
+        server.execute("SET GLOBAL read_only = 0")
+    assert _connection_id(store) != held
+    assert store.initiation.reserve_run(RunRequest(crawler="a"), "r1")[1]
+    store.close()
 
 
 def test_deadlocks_and_lock_waits_are_told_as_not_now(server: SqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "LOCK_WAIT_S", 1)
-    with server.database() as url, opened(url, pool_size=2) as store:
+    with closing(open_store(without_rows(server), pool_size=2)) as store:
         row, _ = store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
         with store.database.writing() as connection:
             connection.execute(sa.text("SELECT * FROM run_history FOR UPDATE"))

@@ -22,8 +22,8 @@ from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store.base.unit import utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from tests.clusters.local.local_bench import wait_until
-from tests.contracts.store.world import START, Clock, World, good_end, opened, seen
-from tests.support.databases import wait_patiently
+from tests.contracts.store.world import START, Clock, World, good_end, seen
+from tests.support.databases import wait_patiently, without_rows
 from tests.support.disks import small_disk
 from tests.support.servers import SERVERS, running_server
 from tests.support.sql_server import SqlServer
@@ -108,10 +108,8 @@ class Proxy:
 
 
 def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
-    with server.database() as url:
-        upgrade(url)
-        proxy = Proxy(server.port)
-        through = parse_url(url).set(port=proxy.port)
+    with closing(Proxy(server.port)) as proxy:
+        through = parse_url(without_rows(server)).set(port=proxy.port)
         engine = open_engine(through, pool_size=1, answer_timeout_s=60)
         limits: list[float] = []
 
@@ -135,11 +133,10 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
         # The one connection of the pool was given up, and a new one serves.
         assert store.initiation.reserve_run(RunRequest(crawler="a"), "r1")[1]
         store.close()
-        proxy.close()
 
 
 def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) -> None:
-    with server.database() as url, opened(url, pool_size=1) as store:
+    with closing(open_store(without_rows(server), pool_size=1)) as store:
         world = World(store, Clock())
         fence = world.run()
         with store.database.engine.connect() as connection:
@@ -162,7 +159,8 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
 ) -> None:
     """Another program takes the same locks in the other order. It has written more, so we are the victim."""
     wait_patiently(monkeypatch)
-    with server.database() as url, opened(url) as store:
+    url = without_rows(server)
+    with closing(open_store(url)) as store:
         world = World(store, Clock())
         fence = world.run()
         other = server.connect(url.rpartition("/")[2])
@@ -213,7 +211,8 @@ def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(store:
 
 def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
     """A transition is written before its status changes, so no other program may come between the two."""
-    with server.database() as url, opened(url, clock=Clock()) as store:
+    url = without_rows(server)
+    with closing(open_store(url, clock=Clock())) as store:
         world = World(store, Clock())
         fence = world.deployed(tasks=2)
         tasks = store.looks.found_state(fence).tasks

@@ -32,7 +32,7 @@ from crawler_lifecycle.ports.managers import NewManager, PlanRow
 from crawler_lifecycle.ports.runs import Deployed
 from crawler_lifecycle.ports.schedules import TargetRef
 from crawler_lifecycle.ports.webhooks import Tried
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.engine import spoken
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.tables import metadata
@@ -105,10 +105,9 @@ def refused() -> set[str]:
 
 
 @pytest.fixture
-def world(empty_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]) -> Iterator[World]:
-    upgrade(empty_url)
+def world(store_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]) -> Iterator[World]:
     clock = Clock()
-    store = open_store(empty_url, clock=clock, pools=Pools({"default": Pool(max=100)}))
+    store = open_store(store_url, clock=clock, pools=Pools({"default": Pool(max=100)}))
     yield World(behind(store, lambda port: Refusing(port, store, caplog, refused)), clock)
     store.close()
 

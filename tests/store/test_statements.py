@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +22,17 @@ from crawler_lifecycle.store.runs import stops
 from crawler_lifecycle.store.runs.moves import move_tasks
 from crawler_lifecycle.store.runs.stops import CANCEL_PAGE
 from tests.contracts.store.world import OWNER, START, Clock, World, closed, good_end, request, seen
-from tests.support.databases import wait_patiently
+from tests.support.databases import empty_tables, wait_patiently
+from tests.support.servers import EXPLAINED
 
 #: Tasks of a stop of several pages.
 MANY = 3_000
+
+
+@pytest.fixture(params=EXPLAINED)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """MySQL is sent the same statements as MariaDB."""
+    return empty_tables(request.param, tmp_path / "state.db")
 
 
 @pytest.fixture(autouse=True)

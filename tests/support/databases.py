@@ -6,7 +6,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from pymysql.connections import Connection
 from sqlalchemy import URL, Engine, create_engine
 
 from crawler_lifecycle.store import engine, upgrade
-from tests.support.servers import empty_database
+from crawler_lifecycle.store.tables import metadata
+from tests.support.servers import empty_database, shared_server
+from tests.support.sql_server import SqlServer
 
 #: Seconds in which, on any machine, those before us in the queue are through.
 PATIENT_S = 120
@@ -53,6 +55,35 @@ def make_tables(url: str) -> str:
     else:
         upgrade(url)
     return url
+
+
+#: One for all tests of a server; the other databases that ``SqlServer.database`` makes have such names as well.
+_SHARED = "test_shared"
+
+
+def without_rows(server: SqlServer) -> str:
+    """The URL of one database for all tests of a server, with the schema of this build and no row of a test before.
+
+    Making its tables again takes longer than most tests: MySQL two seconds of processor time.
+    """
+    url = server.url_of(_SHARED)
+    if not server.execute(f"SHOW DATABASES LIKE '{_SHARED}'"):
+        server.execute(f"CREATE DATABASE {_SHARED}")
+        make_tables(url)
+    with closing(server.connect(_SHARED)) as connection, connection.cursor() as cursor:
+        for table in reversed(metadata.sorted_tables):
+            if table.name != "schema_compatibility":  # says which builds the schema serves, like its version
+                cursor.execute(f"DELETE FROM {table.name}")
+        cursor.execute("INSERT INTO outbox_counter (id, seq) VALUES (1, 0)")
+        cursor.execute("INSERT INTO pool_gate (id, state) VALUES (1, '{}')")
+    return url
+
+
+def empty_tables(kind: str, file: Path) -> str:
+    """The URL of a database with the schema of this build: ``file`` for SQLite, or that of ``without_rows``."""
+    if kind == "sqlite":
+        return make_tables(f"sqlite:///{file}")
+    return without_rows(shared_server(kind))
 
 
 @functools.cache

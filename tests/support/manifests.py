@@ -15,10 +15,15 @@ Document = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
+def parsed(text: str) -> list[Document]:
+    """The documents of a YAML text."""
+    # The parser in C, which takes an eighth: every test process reads all of ``deploy/`` before its first test.
+    return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one is not None]
+
+
 def documents(file: Path) -> list[Document]:
     """The documents of a YAML file."""
-    # The parser in C: every test process reads all of these before its first test.
-    return [one for one in yaml.load_all(file.read_text(encoding="utf-8"), yaml.CSafeLoader) if one is not None]
+    return parsed(file.read_text(encoding="utf-8"))
 
 
 def kustomizations() -> list[Path]:

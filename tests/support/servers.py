@@ -19,8 +19,8 @@ from tests.support.sql_server import SqlServer
 
 SERVERS = ("mariadb", "mysql")
 DATABASES = ("sqlite", *SERVERS)
-#: For plans of statements. MySQL makes its statistics from other samples each time, so what it would do is looked at
-#: before a release, and refuses nobody's change.
+#: For what is played on MySQL before a release alone: what is proved by MariaDB, and plans of statements. MySQL makes
+#: its statistics from other samples each time, so what it would do refuses nobody's change.
 EXPLAINED = ("sqlite", "mariadb", pytest.param("mysql", marks=pytest.mark.slow))
 
 _open = ExitStack()

@@ -160,7 +160,7 @@ async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_sign
         assert not any(task.suggest_continue_as_new for task in tasks)
 
 
-@pytest.mark.parametrize("force", [False, True], ids=["plain", "forced"])
+@pytest.mark.parametrize("force", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "forced"])
 async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:

@@ -33,7 +33,7 @@ async def started(lab: Lab, tasks: int) -> Any:
 
 
 @pytest.mark.parametrize("tasks", [300, pytest.param(5_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("force", [False, True], ids=["plain", "forced"])
+@pytest.mark.parametrize("force", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "forced"])
 async def test_a_stop_of_thousands_of_tasks_takes_few_events(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, force: bool, tasks: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -222,9 +223,19 @@ async def between_two_looks(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
         continue  # each question is a call that takes a moment
 
 
+#: How the first try looked before, and which later one executes: each once in ``make test-more``.
+BEFORE = ["seen", "on record", "gone", "gone and no longer tried again", "stopped"]
+ALWAYS = {("seen", 2), ("on record", 3), ("gone", 2), ("gone and no longer tried again", 3), ("stopped", 2)}
+
+
 @pytest.mark.troubles
-@pytest.mark.parametrize("executes", [2, 3])
-@pytest.mark.parametrize("before", ["seen", "on record", "gone", "gone and no longer tried again", "stopped"])
+@pytest.mark.parametrize(
+    ("before", "executes"),
+    [
+        pytest.param(*cell, marks=() if cell in ALWAYS else pytest.mark.slow)
+        for cell in itertools.product(BEFORE, [2, 3])
+    ],
+)
 async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(lab: Lab, before: str, executes: int) -> None:
     """The cluster executes the next try already. No other one begins beside it, and the run ends after it."""
     lab.cluster.behaviour = lambda run, index, attempt: (

@@ -27,6 +27,8 @@ from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 KINDS = ("nothing", "file", "link", "loop", "pipe", "elsewhere")
 #: Files of a task that say something, and what a crawler may write into them to be left alone.
 LIES = {

@@ -18,6 +18,8 @@ from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_e
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 COUNTING = """
 import json, os, time
 def write(data):

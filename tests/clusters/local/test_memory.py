@@ -18,6 +18,8 @@ from crawler_lifecycle.domain.task import Phase, read_end
 from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 GROW = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 2**22)); time.sleep(0.02)\n"
 #: Two children, each under the limit, together over it.
 FAMILY = """

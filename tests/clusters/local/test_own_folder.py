@@ -15,6 +15,8 @@ from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import RUN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 HOME = """
 import os, shutil, signal, sys, time
 home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])

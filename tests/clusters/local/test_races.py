@@ -28,6 +28,8 @@ from crawler_lifecycle.runner.held import Held
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 #: Leaves a child behind and ends, once somebody closes its standard input.
 FORKS_AND_ENDS = """
 import os, sys, time

@@ -18,6 +18,8 @@ from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 DAY = 86_400.0
 WRITE = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/x', 'w').close()"
 

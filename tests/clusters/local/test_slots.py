@@ -8,9 +8,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
+
+pytestmark = pytest.mark.processes
 
 #: Says that it executes, and ends when it is told to.
 HELD = """

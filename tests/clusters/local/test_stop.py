@@ -18,6 +18,8 @@ from crawler_lifecycle.domain.task import Observation, Phase
 from tests.clusters.local.local_bench import DOUBLE_FORK, ESCAPED, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 #: What a crawler has forked is killed at its end: it stays until the test has seen it.
 UNTIL_TOLD = """
 while not os.path.exists(files + "/go"):

@@ -23,6 +23,8 @@ from crawler_lifecycle.runner import child
 from tests.clusters.local.local_bench import RUN, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 NOBODY = pwd.getpwnam("nobody")
 #: An interpreter that every user may execute: that of the tests may lie in somebody's home.
 PYTHON = "/usr/bin/python3"

@@ -14,6 +14,8 @@ from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_bench import ESCAPED, RUN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
+pytestmark = pytest.mark.processes
+
 WATCHERS = """
 import json, os, signal, time
 runner = os.getppid()
