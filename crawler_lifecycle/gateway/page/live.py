@@ -43,8 +43,9 @@ logger = logging.getLogger(__name__)
 #: Seconds between two renderings of a screen of runs, and of other screens, which change nearly only with an event.
 EVERY_S, OTHERS_S = 2.0, 5.0
 #: Seconds for which a page of a run is not rendered again if the mark of its row stays. No row tells of some of what it
-#: shows, such as a place in a line. Seconds for which marks are reused, and the most runs of one question for them.
-SAME_S, MARKS_S, MARKS_MAX = 10.0, 1.0, 500
+#: shows, such as a place in a line. ``CALM_S``: of a run that waits for nothing. Seconds for which marks are reused,
+#: and the most runs of one question for them.
+SAME_S, CALM_S, MARKS_S, MARKS_MAX = 10.0, 30.0, 1.0, 500
 #: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s tells so.
 TICK_S = 2.0
 #: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
@@ -55,7 +56,7 @@ REST, REST_MAX_S = 4.0, 8.0
 #: The most screens that are rendered at the same moment.
 AT_ONCE = 2
 Render = Callable[[], Coroutine[Any, Any, str]]
-Marks = tuple[datetime, Mapping[int, object]]
+Marks = tuple[datetime, Mapping[int, tuple[object, ...]]]
 """The time of the question, and a value for each run that changes with its row."""
 Ask = Callable[[], Coroutine[Any, Any, Mapping[str, str]]]
 
@@ -87,14 +88,13 @@ class Screen:
         self.gone = False
         """True if the subject of the screen does not exist any more, or if its readers may not see it."""
         self._render, self._limit, self._marks = render, limit, marks
-        self._moved = False
+        self._moved = self._failed = False
         self._mark: object = None
         self._due_at = self._rests_until = self._same_until = 0.0
         self._rendering: asyncio.Task[None] | None = None
         self._whole = ""
         #: Version, mark and text of each part, by its name. The frame, which contains the other parts, has the name "".
         self._parts: dict[str, tuple[int, str, str]] = {}
-        self._failed = False
 
     def wake(self) -> None:
         """Render it soon: something happened that it may show."""
@@ -127,7 +127,7 @@ class Screen:
                 began, as_of, self._moved = now(), clock(), False
                 self._keep(await self._render())
                 self.as_of, self._failed, self.gone = as_of, False, False
-                self._mark, self._same_until = mark, began + SAME_S
+                self._mark, self._same_until = mark, began + (CALM_S if mark and mark[-1] else SAME_S)
         except Exception as error:
             self._mark = None
             self.gone = isinstance(error, Problem) and error.status < 500
@@ -178,7 +178,7 @@ class Live:
 
     async def _read_marks(self) -> Marks:
         at, wanted = self._clock(), sorted({one.run_id for one in self._screens.values() if one.run_id})
-        found: dict[int, object] = {}
+        found: dict[int, tuple[object, ...]] = {}
         for n in range(0, len(wanted), MARKS_MAX):
             found.update(await run_in_threadpool(self._runs.run_marks, wanted[n : n + MARKS_MAX]))
         return at, found

@@ -160,11 +160,14 @@ class RunReader(RunPart):
             return live_now(conn, most)
 
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
-        """Return for each of these runs a value that changes when its row is written; at most 500 runs."""
+        """Return for each of these runs a value that changes when its row is written; at most 500 runs.
+
+        Its last part is true if nothing else is expected to change: the run executes and no look is overdue."""
         r = run_history.c
-        query = select(r.run_id, r.status, r.updated_at, r.verified_at, r.last_progress_at, r.deletion_ended_at)
-        rows = self._rows(query.where(r.run_id.in_(run_ids))) if run_ids else []
-        return {row["run_id"]: tuple(row.values()) for row in rows}
+        in_time = or_(r.next_look_at.is_(None), r.next_look_at >= self._clock())
+        calm = and_(r.status == RunStatus.PROCESSING, r.waiting_for.is_(None), in_time)
+        query = select(r.run_id, r.updated_at, r.verified_at, r.last_progress_at, calm).where(r.run_id.in_(run_ids))
+        return {row["run_id"]: tuple(row.values()) for row in self._rows(query)}
 
     def resumption(self, run_id: int) -> list[Resumption]:
         """Return the notes of the run's tasks about resuming from saved state: at most ten, the most frequent first."""
