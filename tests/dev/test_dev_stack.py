@@ -131,8 +131,12 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
     assert len(set(ports.values())) == len(layout.PORTS) - len(layout.ON_DEMAND)
 
 
-def test_interrupted_or_killed_it_takes_its_parts_along_and_the_next_start_goes_on(dev: Dev) -> None:
-    """While it starts, when it is up, and by SIGKILL, which it cannot hear."""
+def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(dev: Dev) -> None:
+    """While it starts, when it is up, and by SIGKILL, which it cannot hear.
+
+    The next start goes on, with the same crawl. It does not start over the tables of an older version, ends its crawls
+    when told to, and begins anew.
+    """
     log, file = dev.state_dir / "logs" / "database.log", dev.state_dir / "dev.json"
     moments: list[Callable[[], object]] = [log.exists, lambda: file.exists() and "worker" in dev.known["processes"]]
     for begun in moments:
@@ -141,13 +145,23 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_the_next_start_goes_
         assert dev.end(signal.SIGINT) in (0, -signal.SIGINT, 130)
         if file.exists():
             assert dev.known["processes"] == {}
+    # A crawl that needs nothing of the stack: the demonstration site ends with it.
+    dev.state_dir.parent.joinpath("crawlers.yaml").write_text(
+        "- {name: long, kind: command, command: [sleep, '600']}\n"
+    )
     dev.start()
-    before, said = dev.known, len(dev.error_output())
+    run_id = int(dev.crawlctl("start", "long", "--poll-minutes", "0.02", "-o", "name").stdout)
+    wait_until(lambda: _crawlers_of(dev, run_id))
+    crawler, before = _crawlers_of(dev, run_id), dev.known
     (row,) = _namespaces(dev)
     assert dev.end(signal.SIGINT) == 0
     assert gone(before["processes"])
     assert dev.known["processes"] == {}
-    assert "no crawl is running" in dev.error_output()[said:]
+    assert "1 run continues" in dev.error_output()
+
+    _is_not_started_over_older_tables(dev)
+    assert _crawlers_of(dev, run_id) == crawler
+
     dev.start()
     assert {name: dev.known[name] for name in ("gateway", "temporal")} == {
         name: before[name] for name in ("gateway", "temporal")
@@ -156,53 +170,9 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_the_next_start_goes_
     parts = dev.known["processes"]
     dev.end(signal.SIGKILL)
     wait_until(lambda: gone(parts))
-    dev.start()
-    assert set(dev.known["processes"]) == PARTS
-
-
-def _namespaces(dev: Dev) -> list[bytes]:
-    with closing(sqlite3.connect(f"file:{dev.state_dir}/temporal.db?mode=ro", uri=True)) as db:
-        return [row[0] for row in db.execute("SELECT id FROM namespaces WHERE name = 'default'")]
-
-
-def _crawlers_of(dev: Dev, run_id: int) -> list[int]:
-    """Process ids of the crawlers of a run that live."""
-    found = []
-    for file in run_folder(dev.state_dir, run_id).glob("*/*/process.json"):
-        known = json.loads(file.read_text())
-        if processes.start_time(known["pid"]) == known["start"]:
-            found.append(known["pid"])
-    return found
-
-
-def test_crawls_outlive_it_and_its_folder_until_they_are_to_end_too(dev: Dev) -> None:
-    """It ends, does not start over the tables of an older version, goes on, ends them, and begins anew."""
-    # One that needs nothing of the stack: the demonstration site ends with it.
-    dev.state_dir.parent.joinpath("crawlers.yaml").write_text(
-        "- {name: long, kind: command, command: [sleep, '600']}\n"
-    )
-    dev.start()
-    run_id = int(dev.crawlctl("start", "long", "--poll-minutes", "0.02", "-o", "name").stdout)
-    wait_until(lambda: _crawlers_of(dev, run_id))
-    crawler = _crawlers_of(dev, run_id)
-    assert dev.end(signal.SIGINT) == 0
-    assert "1 run continues" in dev.error_output()
-
-    _rename_column(dev, "retry_note", to="former")
-    dev.launch()
-    assert dev.process is not None
-    assert dev.process.wait(ANSWER_S) == 4
-    said = dev.error_output()
-    assert "but lacks task_history.retry_note" in said
-    assert "crawlctl dev --recreate" in said
-    assert "db upgrade" not in said
-    dev.launch("--recreate")
-    assert dev.process.wait(ANSWER_S) == 4
-    assert f"crawls of {dev.state_dir} still run" in dev.error_output()
-    _rename_column(dev, "former", to="retry_note")
-    assert _crawlers_of(dev, run_id) == crawler
 
     dev.start("--kill")
+    assert set(dev.known["processes"]) == PARTS
     assert _crawlers_of(dev, run_id) == crawler
     assert dev.crawlctl("describe", str(run_id), "-o", "json").stdout
     assert dev.end(signal.SIGTERM) == 0
@@ -218,6 +188,40 @@ def test_crawls_outlive_it_and_its_folder_until_they_are_to_end_too(dev: Dev) ->
     assert {"lifecycle.db", "temporal.db", "cluster", "archive"} <= {entry.name for entry in aside.iterdir()}
     assert "web UI     http://127.0.0.1" in dev.spoken
     assert _status(dev.known["temporal_ui"]) == 200
+    said = len(dev.error_output())
+    assert dev.end(signal.SIGINT) == 0
+    assert "no crawl is running" in dev.error_output()[said:]
+
+
+def _is_not_started_over_older_tables(dev: Dev) -> None:
+    """Nor made anew while a crawl still runs."""
+    _rename_column(dev, "retry_note", to="former")
+    dev.launch()
+    assert dev.process is not None
+    assert dev.process.wait(ANSWER_S) == 4
+    said = dev.error_output()
+    assert "but lacks task_history.retry_note" in said
+    assert "crawlctl dev --recreate" in said
+    assert "db upgrade" not in said
+    dev.launch("--recreate")
+    assert dev.process.wait(ANSWER_S) == 4
+    assert f"crawls of {dev.state_dir} still run" in dev.error_output()
+    _rename_column(dev, "former", to="retry_note")
+
+
+def _namespaces(dev: Dev) -> list[bytes]:
+    with closing(sqlite3.connect(f"file:{dev.state_dir}/temporal.db?mode=ro", uri=True)) as db:
+        return [row[0] for row in db.execute("SELECT id FROM namespaces WHERE name = 'default'")]
+
+
+def _crawlers_of(dev: Dev, run_id: int) -> list[int]:
+    """Process ids of the crawlers of a run that live."""
+    found = []
+    for file in run_folder(dev.state_dir, run_id).glob("*/*/process.json"):
+        known = json.loads(file.read_text())
+        if processes.start_time(known["pid"]) == known["start"]:
+            found.append(known["pid"])
+    return found
 
 
 def _rename_column(dev: Dev, name: str, to: str) -> None:
