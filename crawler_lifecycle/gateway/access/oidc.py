@@ -43,10 +43,10 @@ class Oidc:
     """The people of one issuer. ``page`` is the address to which a login leads back."""
 
     def __init__(self, of: OidcSettings, page: str) -> None:
-        self._of = of
+        self._of, self.page = of, page.rstrip("/")
         self.issuer, self.client_id, self.scopes = str(of.issuer), str(of.client_id), of.scopes
-        self.page = page.rstrip("/")
-        self.provider = Provider(self.issuer, self.client_id, of.client_secret and of.client_secret.get_secret_value())
+        secret = of.client_secret.get_secret_value() if of.client_secret else None
+        self.provider = Provider(self.issuer, self.client_id, secret)
         self.document: Document = {}
         self.problem = f"the keys of {self.issuer} were not read yet"
         self._keys: dict[str | None, jwt.PyJWK] = {}
