@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -20,6 +20,7 @@ help:
 	@echo "make test-foreign  docs/foreign-crawlers.md: Crawlee, Playwright and browsertrix are installed, crawl, are stopped, killed and go on"
 	@echo "make test-upgrade  an installation of the last landed build (tests/dev/landed.txt) is upgraded, rolled back and upgraded again under load"
 	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
+	@echo "make test-oidc  people log in by a real OpenID Connect provider, Dex, which it builds first (Go; once)"
 	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, promtool, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
@@ -121,6 +122,11 @@ test-upgrade: env
 test-page: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/page
 
+# Dex takes its time to build, so it is built for this alone; the same test plays behind a small provider in `make test-page`.
+test-oidc: env
+	@$(PY) -m tests.page.providers
+	@$(PY) -m pytest -q -m "slow or not slow" tests/page/test_sign_in.py
+
 lint: env image-lint
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -149,6 +155,7 @@ test-all: export HYPOTHESIS_PROFILE = thorough
 test-all: lint types
 	@$(PY) -m pytest -q -m "not soak" --durations 100 $(TOGETHER)
 	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/e2e tests/dev
+	@$(PY) -m tests.page.providers
 	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/page
 	@$(MAKE) --no-print-directory test-kubernetes MARKS="not soak" PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --durations=100"
 

@@ -37,6 +37,7 @@ from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
 from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.retries import Retries
@@ -188,6 +189,40 @@ class GatewaySettings(_Section):
     """Serve the API of scrapyd too."""
     scrapyd_project: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$")
     """Name of the project that clients of scrapyd see."""
+
+
+class OidcGrant(_Section):
+    """Role and project of the people whose claim holds one value."""
+
+    role: Literal["read", "operate", "admin"]
+    project: Annotated[str, Field(pattern=rf"^(\*|{CRAWLER_NAME.pattern})$")] = DEFAULT
+
+
+class OidcSettings(_Section):
+    """People who log in by an OpenID Connect provider, the issuer. Off without ``issuer``."""
+
+    issuer: str | None = Field(default=None, pattern=r"^(https://|http://localhost:|http://127\.0\.0\.1:)[^\s?#]+$")
+    """The issuer's address, exactly as its tokens have it: https, or http on this machine."""
+    client_id: str | None = Field(default=None, min_length=1, max_length=500)
+    """Name of this gateway at the issuer."""
+    client_secret: SecretStr | None = None
+    """Its secret at the issuer; none: a public client."""
+    audience: str | None = Field(default=None, min_length=1, max_length=500)
+    """Audience of tokens for the API; by default client_id."""
+    scopes: str = "openid email profile"
+    """The scopes to ask for at a login."""
+    name_claim: str = "email"
+    """Claim with the name of a person, who is called oidc:NAME here."""
+    roles_claim: str = "groups"
+    """Claim that decides role and project."""
+    roles: dict[str, OidcGrant] = Field(default_factory=dict, max_length=1000)
+    """Value of that claim -> role and project. The first entry that fits a person counts."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.issuer is not None and not (self.client_id and self.roles):
+            raise ValueError('issuer is set, so client_id and roles, such as {"GROUP": {"role": "read"}}, must be too')
+        return self
 
 
 class PusherSettings(_Section):
@@ -474,6 +509,7 @@ class Settings(BaseSettings):
     events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    oidc: OidcSettings = Field(default_factory=OidcSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     plans: PlansSettings = Field(default_factory=PlansSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)

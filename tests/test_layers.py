@@ -91,7 +91,11 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "yaml": ("adapters/catalogue.py", "cli"),
     "scrapy": ("generic", "runner/inject", "template"),
     "mcp": ("cli/mcp.py",),
-    "httpx": ("adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py", "cli", "graphs/client.py"),
+    "httpx": (
+        *("adapters/oidc.py", "adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py"),
+        *("cli", "graphs/client.py"),
+    ),
+    "jwt": ("gateway/access/oidc.py",),
     "pusher": ("adapters/pusher.py",),
     "pyarrow": ("cli/runs/parquet.py",),
     "urllib3": ("clusters/kubernetes",),

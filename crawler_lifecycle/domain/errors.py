@@ -99,6 +99,12 @@ class DeploymentExpired(LifecycleError):
     retryable = True
 
 
+class IssuerUnavailable(LifecycleError):
+    """The issuer of people's tokens (OpenID Connect) cannot be reached, or its answers are no use."""
+
+    retryable = True
+
+
 class SchedulerUnavailable(LifecycleError):
     """The scheduler service cannot be reached, or reports that it cannot work now."""
 

@@ -17,7 +17,7 @@ from .errors import InvalidRequest, QuotaReached
 #: Kind of holder -> column of the run with the holder's name.
 KINDS: Mapping[str, str] = {"token": "caller", "pool": "pool", "project": "project"}
 #: Keys of the setting: KIND:NAME, and KIND:* for every name without an entry of its own.
-QUOTA_KEY = rf"^({'|'.join(KINDS)}):(\*|[A-Za-z0-9][A-Za-z0-9._@-]{{0,63}})$"
+QUOTA_KEY = rf"^({'|'.join(KINDS)}):(\*|(oidc:)?[A-Za-z0-9][A-Za-z0-9._@+|=-]{{0,63}})$"
 #: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not execute yet.
 What = Literal["starts_per_hour", "live_tasks", "tasks_per_run", "waiting_tasks"]
 #: The highest quota, because a start counts up to as many rows; and the most keys of the setting.

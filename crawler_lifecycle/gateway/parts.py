@@ -89,7 +89,7 @@ class Gateway:
         self.crawlers = crawlers = Crawlers(self.scheduler)
         self.blocked = blocked = Blocked(store, workflows, self.metrics, clock, self.blocked_s)
         #: ``None``: the gateway is open.
-        self.logins = Logins(callers, self.entrance.login_key) if callers is not None else None
+        self.logins = Logins(callers, self.entrance.login_key, self.entrance.oidc) if callers is not None else None
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
         archived = ArchivedFiles(self.archive) if self.archive is not None else None
@@ -141,6 +141,8 @@ class Gateway:
         found = [*self.background, self.feed.run, self.blocked.run, self.recorder.run]
         if self.kept_tokens is not None:
             found.append(self.kept_tokens.run)
+        if self.entrance.oidc is not None:
+            found.append(self.entrance.oidc.run)
         if (catalogue_s := self.catalogue_s) is not None:
             found.append(lambda: self.crawlers.keep_reading(catalogue_s))
         if self.sweep_s is not None:

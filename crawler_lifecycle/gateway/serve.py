@@ -13,10 +13,11 @@ from crawler_lifecycle.compose import build_archive, build_bundles, build_schedu
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
+from crawler_lifecycle.gateway.access.oidc import Oidc
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, TokenFileError
 from crawler_lifecycle.observability import logs
-from crawler_lifecycle.settings import GatewaySettings, Settings
+from crawler_lifecycle.settings import GatewaySettings, OidcSettings, Settings
 from crawler_lifecycle.task_tokens import KEY_MIN
 from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.client import Workflows
@@ -49,7 +50,7 @@ def serve(settings: Settings) -> int:
     logs.configure("gateway", settings)
     listen = settings.gateway
     try:
-        entrance = entrance_of(listen)
+        entrance = entrance_of(listen, settings.oidc)
         archive = build_archive(settings)
         bundles = build_bundles(settings)
         kind = kind_of(settings.cluster)
@@ -91,7 +92,7 @@ def serve(settings: Settings) -> int:
         store.close()
 
 
-def entrance_of(settings: GatewaySettings) -> Entrance:
+def entrance_of(settings: GatewaySettings, oidc: OidcSettings | None = None) -> Entrance:
     """Return the rules for callers from the settings. By default, nobody is admitted.
 
     Raises ``Unservable`` that names the setting and the cure.
@@ -106,6 +107,8 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
                 f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and {_OPEN} accepts "
                 f"every caller; set the host to 127.0.0.1, or replace {_OPEN} by {_FILE} ({_HOW})"
             )
+        if oidc is not None and oidc.issuer is not None:
+            raise Unservable(f"LIFECYCLE_OIDC__ISSUER: set, and {_OPEN} asks nobody who they are; remove one of them")
         return Entrance(task_key=key, check=own_page_only)
     if settings.tokens_file is None:
         raise Unservable(
@@ -117,7 +120,10 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
     except TokenFileError as error:
         raise Unservable(str(error)) from None
     quota = Quota(settings.reads_per_s, settings.writes_per_s, settings.requests_at_once, settings.streams_at_once)
-    return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)), login_key)
+    people = Oidc(oidc, settings.page_url or "") if oidc is not None and oidc.issuer is not None else None
+    if people is not None and settings.page_url is None:
+        raise Unservable("LIFECYCLE_GATEWAY__PAGE_URL: not set; the issuer leads people back to this address: set it")
+    return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)), login_key, people)
 
 
 def _key(name: str, given: SecretStr | None) -> bytes | None:

@@ -255,6 +255,11 @@ REFUSED = [
          "gatewayApi.enabled=true"],
         *("gatewayApi.backendAuthority is empty", "ca.crt"),
     ),
+    (["oidc.issuer=https://id.corp.test"], 'oidc.issuer is "https://id.corp.test", and clientId', "give both"),
+    (
+        ["oidc.issuer=https://id.corp.test", "oidc.clientId=crawls", "oidc.roles.a.role=read"],
+        *("the page has no address to lead back to", "enable ingress or gatewayApi"),
+    ),
     (["ingress.enabled=true"], "ingress.host is empty", "people open the page"),
     (["ingress.enabled=true", "ingress.host=a.test"], "ingress.tlsSecret is empty", "kubernetes.io/tls"),
     (["ingress.enabled=true", "gatewayApi.enabled=true"], "gatewayApi.enabled is true", "one of the two"),
@@ -288,6 +293,8 @@ MISTYPED = [
     ("priorityClasses.crawls.value=-11", "/priorityClasses/crawls/value"),
     ("network.temporal.cidrs={everywhere}", "/network/temporal/cidrs/0"),
     ("userIds=root", "/userIds"),
+    ("oidc.issuer=http://id.corp.test", "/oidc/issuer"),
+    ("oidc.roles.a.role=root", "/oidc/roles/a/role"),
     ("unknown=1", "unknown"),
 ]
 

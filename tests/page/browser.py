@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 PATIENCE_MS = 100_000
 NETWORK_CHANGES_MAX = 10
 #: Nothing leaves this machine, whatever a page asks for: no other name has an address.
-ARGUMENTS = ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
+ARGUMENTS = ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost"]
 #: Policies that are broken are told on the console too, but not all of them in every browser.
 TELL_VIOLATIONS = """
 document.addEventListener('securitypolicyviolation', event =>

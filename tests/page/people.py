@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,16 +68,16 @@ class Guarded:
 
 
 @contextmanager
-def guarded(world: World) -> Iterator[Guarded]:
-    """One with a token for each role, named as the role."""
+def guarded(world: World, port: int | None = None, more: Mapping[str, str] | None = None) -> Iterator[Guarded]:
+    """One with a token for each role, named as the role; with ``more`` variables."""
     made = {role: new_token(role, role, "*") for role in ("read", "operate", "admin")}
     file = world.folder / "tokens.toml"
     entries = {role: entry for role, (_, entry) in made.items()}
     file.write_text("\n".join(entries.values()))
-    port = processes.free_port()
+    port = port or processes.free_port()
     usual = world.stack._supervisor._kept["gateway"].part
     env = {key: value for key, value in usual.env.items() if key != "LIFECYCLE_GATEWAY__OPEN"}
-    env |= {"LIFECYCLE_GATEWAY__PORT": str(port), "LIFECYCLE_GATEWAY__TOKENS_FILE": str(file)}
+    env |= {"LIFECYCLE_GATEWAY__PORT": str(port), "LIFECYCLE_GATEWAY__TOKENS_FILE": str(file), **(more or {})}
     part = Part("guarded", command("gateway"), f"http://127.0.0.1:{port}/readyz", env)
     world.stack._supervisor.start([part])
     try:

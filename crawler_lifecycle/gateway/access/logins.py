@@ -11,9 +11,11 @@ import binascii
 import hashlib
 import hmac
 import json
+import math
 import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
@@ -21,6 +23,7 @@ from starlette.requests import cookie_parser
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.web.tries import Tries
 
+from .oidc import PREFIX, Oidc
 from .tokens import Caller, TokenFile, digest
 
 COOKIE = "crawl_login"
@@ -28,13 +31,16 @@ COOKIE = "crawl_login"
 LASTS = timedelta(hours=12)
 #: The number of ended logins above which the expired ones are removed from memory.
 ENDED_MAX = 10_000
-_COOKIE_MAX = 1024
-_PURPOSE = b"crawler-lifecycle login 1\n"
+_COOKIE_MAX = 4096
+_PURPOSE = "login"
 
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The content of a cookie: name and hash of the token, the end of the login as a timestamp, and the login's id."""
+    """The content of a cookie: name and hash of the token, the end of the login as a timestamp, and the login's id.
+
+    For a person of the issuer, the reference to the rights takes the place of the hash.
+    """
 
     name: str
     sha256: str
@@ -43,10 +49,11 @@ class _Reference:
 
 
 class Logins:
-    """Begins, finds and ends logins with tokens of the tokens file. Without a ``key``, they end with the process."""
+    """Begins, finds and ends logins. Without a ``key``, they end with the process."""
 
-    def __init__(self, callers: TokenFile, key: bytes | None = None) -> None:
+    def __init__(self, callers: TokenFile, key: bytes | None = None, oidc: Oidc | None = None) -> None:
         self._callers = callers
+        self.oidc = oidc
         self._key = key or secrets.token_bytes(32)
         self._ended: dict[str, int] = {}
         self.tries = Tries()
@@ -56,16 +63,21 @@ class Logins:
         caller, expired = self._callers.find(token, now)
         if caller is None or expired:
             return None
-        ends = int((now + LASTS).timestamp())
-        body = json.dumps([caller.name, digest(token), ends, secrets.token_hex(8)]).encode()
-        return caller, f"{_text(body)}.{_text(self._sign(body))}"
+        return caller, self.begin_for(caller, digest(token), now)[0]
+
+    def begin_for(self, caller: Caller, held: str, now: datetime, until: float = math.inf) -> tuple[str, int]:
+        """Return a new cookie for this caller, and its seconds. It ends with the token of an issuer (``until``)."""
+        ends = int(min((now + LASTS).timestamp(), until))
+        return self.seal(_PURPOSE, [caller.name, held, ends, secrets.token_hex(8)]), ends - int(now.timestamp())
 
     def find(self, cookie: str, now: datetime) -> Caller | None:
         """Return the caller of a cookie, as it is now in the tokens file; ``None`` if the cookie is not valid."""
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp() or found.login in self._ended:
             return None
-        caller, expired = self._callers.find_hash(found.sha256, now)
+        oidc = self.oidc if found.name.startswith(PREFIX) else None
+        whose = (oidc.granted(found.name, found.sha256), False) if oidc else self._callers.find_hash(found.sha256, now)
+        caller, expired = whose
         if caller is None or expired or caller.name != found.name:
             return None
         return replace(caller, login=found.login)
@@ -80,6 +92,16 @@ class Logins:
         self._ended[found.login] = found.ends
 
     def _read(self, cookie: str) -> _Reference | None:
+        found = self.unseal(_PURPOSE, cookie)
+        return None if found is None else _Reference(*found)
+
+    def seal(self, purpose: str, values: list[Any]) -> str:
+        """Return signed values for a cookie. They can be read by everybody, and changed by nobody."""
+        body = json.dumps(values).encode()
+        return f"{_text(body)}.{_text(self._sign(purpose, body))}"
+
+    def unseal(self, purpose: str, cookie: str) -> list[Any] | None:
+        """Return the values of a cookie that was signed for this purpose; ``None`` for any other text."""
         body, _, signature = cookie.partition(".")
         if len(cookie) > _COOKIE_MAX or not cookie.isascii():
             return None
@@ -87,24 +109,24 @@ class Logins:
             raw, shown = _bytes(body), _bytes(signature)
         except (binascii.Error, ValueError):
             return None
-        return _Reference(*json.loads(raw)) if hmac.compare_digest(self._sign(raw), shown) else None
+        return list(json.loads(raw)) if hmac.compare_digest(self._sign(purpose, raw), shown) else None
 
-    def _sign(self, body: bytes) -> bytes:
-        return hmac.digest(self._key, _PURPOSE + body, hashlib.sha256)
+    def _sign(self, purpose: str, body: bytes) -> bytes:
+        return hmac.digest(self._key, f"crawler-lifecycle {purpose} 1\n".encode() + body, hashlib.sha256)
 
 
-def cookie_name(host: str) -> str:
-    """Return the name of the login cookie for this host.
+def cookie_name(host: str, name: str = COOKIE) -> str:
+    """Return the name of the login cookie, or of another one, for this host.
 
     Except on loopback, it begins with ``__Host-``. Browsers do not let another host of the same domain set such a
     cookie. Otherwise that host could make a person work with a foreign login.
     """
-    return COOKIE if is_loopback(host) else f"__Host-{COOKIE}"
+    return name if is_loopback(host) else f"__Host-{name}"
 
 
-def cookie_of(headers: Headers) -> str | None:
-    """Return the login cookie that a browser sent, if any."""
-    return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers.get("host", "")))
+def cookie_of(headers: Headers, name: str = COOKIE) -> str | None:
+    """Return the login cookie, or another one, that a browser sent, if any."""
+    return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers.get("host", ""), name))
 
 
 def from_own_page(headers: Headers, *, writes: bool) -> bool:

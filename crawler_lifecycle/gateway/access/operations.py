@@ -33,6 +33,7 @@ from crawler_lifecycle.web.tries import address_of
 
 from .limits import Quota, RateLimits
 from .logins import Logins, cookie_of, from_own_page
+from .oidc import SIGNED, Oidc
 from .recorder import present_call
 from .tokens import Caller, Role, TokenFile
 
@@ -117,7 +118,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         "scrapydSchedule scrapydCancel scrapydAddversion scrapydDelversion scrapydDelproject",
     ),
     # The page.
-    (Access(None, page=True), "getAsset showLogin"),
+    (Access(None, page=True), "getAsset showLogin signIn endSignIn"),
     (Access(None, body_max=_FORM_MAX, page=True), "logIn logOut"),
     (
         Access(Role.READ, page=True),
@@ -149,6 +150,8 @@ class Entrance:
     check: Check = own_page_only
     login_key: bytes | None = None
     """The key that signs the logins of browsers. Without a key, logins end with the process."""
+    oidc: Oidc | None = None
+    """The people of an issuer; ``None``: there are only tokens of the gateway."""
 
 
 class Operations:
@@ -252,6 +255,9 @@ class AuthenticationMiddleware:
             raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
         address = address_of(scope.get("client"))
         call = present_call()
+        if (oidc := self.entrance.oidc) is not None:
+            with contextlib.suppress(Problem):
+                await oidc.prepare(_token(headers, access))
         if access.role is None:
             call.caller = self._known(headers, address)
             call.admitted = call.caller is not None
@@ -295,6 +301,13 @@ class AuthenticationMiddleware:
         token = _token(headers, access)
         if crawler := _crawler(key, token):
             return crawler
+        if (oidc := self.entrance.oidc) is not None and token.startswith(SIGNED):
+            try:
+                return oidc.person(token)[0]
+            except Problem as problem:
+                if problem.code == "invalid_token" and self.logins is not None and address is not None:
+                    self.logins.tries.wrong(address)
+                raise
         caller, expired = callers.find(token, self.clock())
         if caller is None:
             if self.logins is not None and address is not None:

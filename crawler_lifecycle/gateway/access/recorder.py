@@ -47,10 +47,10 @@ STRANGERS_MAX, KNOWN_MAX, EACH_MAX = 10, 500, 50
 #: The operation of requests that are counted together, and of those that fit no route.
 OTHERS, UNKNOWN = "others", "unknown"
 
-#: A token of a caller, of a crawler or of a runner.
-_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+", re.ASCII)
+#: A token of a caller, of a crawler, of a runner or of an issuer.
+_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}", re.ASCII)
 #: Operations for which no role is needed. A token of any role may repeat them, and nothing limits their rate.
-_LOGINS = frozenset({"logIn", "logOut"})
+_LOGINS = frozenset({"logIn", "logOut", "endSignIn"})
 _REFUSED, _READS = frozenset({401, 403, 429}), frozenset({"GET", "HEAD", "OPTIONS"})
 #: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the like.
 _ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
@@ -181,13 +181,14 @@ class Recording:
     def _record(self, scope: Scope, call: Call, status: int | None, code: str, place: str) -> None:
         caller, refused = call.caller, status in _REFUSED
         # Uploads of runners are not recorded.
-        if not refused and (scope["method"] in _READS or not call.admitted or (caller and caller.task)):
+        operation = self.operation(scope["method"], scope["path"]) or UNKNOWN
+        reads = scope["method"] in _READS and operation not in _LOGINS
+        if not refused and (reads or not call.admitted or (caller and caller.task)):
             return
         name, project = (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)
         if caller is not None and caller.role is None:
             # A crawler reaches its own run only, whichever project that has. Of another run, nothing is looked up.
             project = NONE if status == 403 else ALL
-        operation = self.operation(scope["method"], scope["path"]) or UNKNOWN
         outcome = code or ("no_answer" if status is None else "done" if status < 400 else str(status))
         address = address_of(scope.get("client")) or None
         row = AccessRow(self.recorder.clock(), name, project, operation, address, status, outcome)

@@ -1,26 +1,41 @@
-"""Routes of the login: a person sends a token once, and gets a cookie with a signed reference to the token."""
+"""Routes of the login: a person sends a token once, and gets a cookie with a signed reference to the token.
+
+Or the person comes from the issuer, by an authorization code with PKCE, which another signed cookie binds to one
+browser.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import re
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import RedirectResponse, Response
 
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.gateway.access.logins import LASTS, Logins, cookie_name, cookie_of
+from crawler_lifecycle.gateway.access.logins import COOKIE, LASTS, Logins, cookie_name, cookie_of
+from crawler_lifecycle.gateway.access.oidc import Oidc
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.gateway.page.parts.rendering import answer, html
+from crawler_lifecycle.web.problems import Problem, of_error
+from crawler_lifecycle.web.serving import unauthorised
 from crawler_lifecycle.web.tries import address_of
 
 logger = logging.getLogger(__name__)
 
+#: The cookie of a login that has begun at the issuer, and its seconds. Browsers send it when the issuer leads back.
+WAY_COOKIE, WAY_S = "crawl_sign_in", 600
+_WAY, _BACK = "sign-in", "/login/oidc/back"
 _WRONG = "This token is unknown or has expired. Copy it again, or ask for a new one."
 
 
@@ -35,11 +50,13 @@ class LoginForm(BaseModel):
 
 def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]) -> None:
     """Add login and logout. Without ``logins``, the gateway is open and needs no login."""
+    if logins is not None and logins.oidc is not None:
+        _add_sign_in(app, logins, logins.oidc, clock)
 
     @app.get("/login", operation_id="showLogin", include_in_schema=False)
     async def show_login(request: Request, next: str = "/") -> Response:
         """Show the form that asks for a token."""
-        return answer(request, "login.html", is_open=logins is None, problem=None, next=_ours(next))
+        return _show(request, logins, next)
 
     @app.post("/login", operation_id="logIn", include_in_schema=False)
     async def log_in(request: Request) -> Response:
@@ -51,7 +68,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
         if begun is None:
             logins.tries.wrong(address_of(request.scope.get("client")))
             logger.warning("a login with an unknown or expired token was refused")
-            return answer(request, "login.html", status=401, is_open=False, problem=_WRONG, next=_ours(given.next))
+            return _show(request, logins, given.next, _WRONG, 401)
         caller, cookie = begun
         logger.info("%s logged in", caller.name)
         call = present_call()
@@ -72,12 +89,75 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
         return done
 
 
-def _attributes(request: Request) -> dict[str, Any]:
+def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Callable[[], datetime]) -> None:
+    """Add the login by the issuer."""
+
+    @app.get("/login/oidc", operation_id="signIn", include_in_schema=False)
+    async def sign_in(request: Request, next: str = "/") -> Response:
+        """Lead to the issuer. Raises ``IssuerUnavailable`` if it does not answer."""
+        await oidc.read()
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+        asked = {"response_type": "code", "client_id": oidc.client_id, "redirect_uri": oidc.page + _BACK}
+        asked |= {"state": state, "nonce": nonce, "code_challenge": challenge, "code_challenge_method": "S256"}
+        to = oidc.document["authorization_endpoint"]
+        done = RedirectResponse(f"{to}{'&' if '?' in to else '?'}{urlencode(asked | {'scope': oidc.scopes})}", 303)
+        kept = logins.seal(_WAY, [state, nonce, verifier, _ours(next), clock().timestamp() + WAY_S])
+        done.set_cookie(value=kept, max_age=WAY_S, **_attributes(request, WAY_COOKIE, strict=False))
+        return done
+
+    @app.get(_BACK, operation_id="endSignIn", include_in_schema=False)
+    async def end_sign_in(request: Request, state: str = "", code: str = "") -> Response:
+        """Begin the login of the person for whom the issuer leads back."""
+        call, said = present_call(), request.query_params
+        kept = logins.unseal(_WAY, cookie_of(request.headers, WAY_COOKIE) or "")
+        known, nonce, verifier, place, ends = kept or ("", "", "", "/", 0)
+        try:
+            if ends <= clock().timestamp() or not secrets.compare_digest(known.encode(), state.encode()):
+                raise unauthorised("unauthenticated", f"This browser began no such login; begin again at {oidc.page}")
+            await oidc.read()
+            unnamed = "" if oidc.document.get("authorization_response_iss_parameter_supported") else oidc.issuer
+            if said.get("iss", unnamed) != oidc.issuer:
+                raise unauthorised("unauthenticated", f"The answer is not of {oidc.issuer}; begin the login again here")
+            form = {"code": code, "code_verifier": verifier, "redirect_uri": oidc.page + _BACK}
+            answered: Mapping[str, Any] = said if "error" in said else await oidc.provider.redeem(oidc.document, **form)
+            if "error" in answered:
+                words = f"{answered['error']!s:.100}: {answered.get('error_description')!s:.200}"
+                raise unauthorised("unauthenticated", f"{oidc.issuer} says {words}; ask whoever runs it")
+            await oidc.prepare(token := str(answered.get("id_token")))
+            caller, held, until = oidc.person(token, nonce)
+        except (Problem, LifecycleError) as error:
+            problem = error if isinstance(error, Problem) else of_error(error)
+            logger.warning("a login by the issuer was refused: %s", problem.detail)
+            done = _show(request, logins, place, f"You are not logged in: {problem.detail}", problem.status)
+        else:
+            cookie, seconds = logins.begin_for(caller, held, clock(), until)
+            # A redirect would be a part of the way from the issuer, on which browsers do not send the login cookie.
+            done = Response(html("go_on.html", path=place, target=place), media_type="text/html")
+            done.set_cookie(value=cookie, max_age=seconds, **_attributes(request))
+            logger.info("%s logged in", caller.name)
+            call.caller, call.admitted = caller, True
+        done.delete_cookie(**_attributes(request, WAY_COOKIE, strict=False))
+        return done
+
+
+def _show(request: Request, logins: Logins | None, next: str, problem: str = "", status: int = 200) -> Response:
+    """Return the page of the login, with the reason why there was none."""
+    issuer = None if logins is None or logins.oidc is None else urlsplit(logins.oidc.issuer).netloc
+    values = {"is_open": logins is None, "problem": problem, "next": _ours(next), "issuer": issuer}
+    return answer(request, "login.html", status=status, **values, **({"caller": None} if problem else {}))
+
+
+def _attributes(request: Request, name: str = COOKIE, *, strict: bool = True) -> dict[str, Any]:
+    """Return the attributes of a cookie. Without ``strict``, links on other sites send it, too."""
     host = request.headers.get("host", "")
-    own = {"key": cookie_name(host), "secure": not is_loopback(host)}
-    return {"path": "/", **own, "httponly": True, "samesite": "strict"}
+    own = {"key": cookie_name(host, name), "secure": not is_loopback(host)}
+    return {"path": "/", **own, "httponly": True, "samesite": "strict" if strict else "lax"}
 
 
 def _ours(address: str) -> str:
-    """Return the address if it is on this gateway, else the first page. A login never leads to another host."""
-    return address if re.fullmatch(r"/(?![/\\])[\x21-\x7e]*", address) else "/"
+    """Return the address if it is on this gateway, else the first page. A login never leads to another host.
+
+    A longer address finds no room in a cookie.
+    """
+    return address if re.fullmatch(r"/(?![/\\])[\x21-\x7e]{0,2000}", address) else "/"

@@ -47,6 +47,8 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- end }}{{- end }}
 {{- end }}
 
+{{- if and $v.oidc.issuer (not (and $v.oidc.clientId $v.oidc.roles)) }}{{ include "refuse" (list "oidc.issuer" (printf "is %q, and clientId or roles are empty" $v.oidc.issuer) "give both (docs/sign-in.md), or leave the issuer out") }}{{ end }}
+{{- if and $v.oidc.issuer (not (or $v.ingress.enabled $v.gatewayApi.enabled (hasKey $v.settings "LIFECYCLE_GATEWAY__PAGE_URL"))) }}{{ include "refuse" (list "oidc.issuer" (printf "is %q, and the page has no address to lead back to" $v.oidc.issuer) "enable ingress or gatewayApi, or give settings.LIFECYCLE_GATEWAY__PAGE_URL") }}{{ end }}
 {{- if and $v.files.url $v.files.volumeClaim }}{{ include "refuse" (list "files.volumeClaim" (printf "is %q, and files.url is %q" $v.files.volumeClaim $v.files.url) "give one of the two: object storage, or a volume") }}{{ end }}
 {{- if and $v.tidy.enabled (not $v.files.volumeClaim) }}{{ include "refuse" (list "tidy.enabled" "is true, and there is no volume to clear" "set files.volumeClaim; a bucket gets a lifecycle rule instead") }}{{ end }}
 {{- if and $v.authorities.temporal (not $v.temporal.tls.enabled) }}{{ include "refuse" (list "authorities.temporal" (printf "is %q, and temporal.tls.enabled is false" $v.authorities.temporal) "set temporal.tls.enabled=true, or leave the authority out") }}{{ end }}

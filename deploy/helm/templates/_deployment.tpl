@@ -197,6 +197,7 @@ spec:
 {{- end }}
 {{- if eq $name "gateway" }}
 {{ include "secretEnv" (list "LIFECYCLE_GATEWAY__LOGIN_KEY" $s.gateway "login-key") }}
+{{ include "secretEnv" (list "LIFECYCLE_OIDC__CLIENT_SECRET" $s.gateway "oidc-client-secret" "optional") }}
 {{- end }}
 {{- if eq $name "worker-workflows" }}
 {{ include "secretEnv" (list "LIFECYCLE_PUSHER__APP_ID" $s.pusher "app-id" "optional") }}

@@ -43,6 +43,11 @@ LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS: {{ . }}
 {{- with .Values.pools }}
 LIFECYCLE_POOLS: {{ toJson . | quote }}
 {{- end }}
+{{- with .Values.oidc }}{{ if .issuer }}
+LIFECYCLE_OIDC__ISSUER: {{ .issuer | quote }}
+LIFECYCLE_OIDC__CLIENT_ID: {{ .clientId | quote }}
+LIFECYCLE_OIDC__ROLES: {{ toJson .roles | quote }}
+{{- end }}{{ end }}
 {{- if or .Values.ingress.enabled .Values.gatewayApi.enabled }}
 LIFECYCLE_GATEWAY__PAGE_URL: https://{{ .Values.ingress.enabled | ternary .Values.ingress.host .Values.gatewayApi.host }}
 {{- end }}

@@ -63,7 +63,8 @@ def check_quotas(context: Context) -> Sequence[Line]:
             known["token"] = {entry.caller.name for entry in read(file)}
     except TokenFileError as error:
         return [of_error("quotas", error)]
-    holders = [key.partition(":") for key in settings.quotas]
+    # People of an issuer are not known here.
+    holders = [key.partition(":") for key in settings.quotas if not key.startswith("token:oidc:")]
     wrong = [f"{kind} {name}" for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}]
     cure = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
     return [warn("quotas", f"a quota is for {one}, and there is no such {one.split()[0]}", cure) for one in wrong]

@@ -1,0 +1,71 @@
+"""Asks an OpenID Connect provider for its addresses, for its keys, and for the token behind the code of a login.
+
+Sizes and times are bounded, and redirects are not followed. Proxies and certificates come from the environment
+(``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from crawler_lifecycle.domain.errors import IssuerUnavailable
+
+#: Seconds of one call, and the most bytes of one answer.
+TIMEOUT_S = 5.0
+ANSWER_MAX = 512 * 1024
+#: Addresses of the discovery document that we use, or to which we send people.
+ADDRESSES = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+_CHECK = "start it, or check LIFECYCLE_OIDC__ISSUER"
+
+Document = dict[str, Any]
+
+
+class Provider:
+    """The provider with this address. ``secret`` is ``None`` for a public client."""
+
+    def __init__(self, issuer: str, client_id: str, secret: str | None) -> None:
+        self._issuer, self._secure = issuer, issuer.startswith("https:")
+        self._client = {"client_id": client_id} | ({} if secret is None else {"client_secret": secret})
+
+    async def read(self) -> tuple[Document, Document]:
+        """Return the discovery document, and the one with the keys. Raises ``IssuerUnavailable``."""
+        found = await self._ask("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+        if found.get("issuer") != self._issuer:
+            named = f"{found.get('issuer')!r:.200}; set LIFECYCLE_OIDC__ISSUER to its own name"
+            raise IssuerUnavailable(f"{self._issuer} calls itself {named}")
+        for name in ADDRESSES:
+            if not str(found.get(name)).startswith("https://" if self._secure else "http://"):
+                raise IssuerUnavailable(f"{self._issuer} gives no address of its scheme as {name}; correct the issuer")
+        return found, await self._ask("GET", found["jwks_uri"])
+
+    async def redeem(self, document: Document, **form: str) -> Document:
+        """Return the answer for the code of a login: an ID token, or an error. Raises ``IssuerUnavailable``."""
+        form |= {"grant_type": "authorization_code", **self._client}
+        return await self._ask("POST", document["token_endpoint"], data=form)
+
+    async def _ask(self, method: str, url: str, **more: Any) -> Document:
+        content = bytearray()
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                # Plain HTTP needs no certificates, and loading them takes time.
+                httpx.AsyncClient(verify=self._secure, timeout=TIMEOUT_S) as client,
+                client.stream(method, url, headers={"Accept-Encoding": "identity"}, **more) as answer,
+            ):
+                async for chunk in answer.aiter_raw():
+                    content += chunk
+                    if len(content) > ANSWER_MAX:
+                        raise IssuerUnavailable(f"{url} answers more than {ANSWER_MAX} bytes; {_CHECK}")
+            found = json.loads(content)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
+            why = str(error)[:200] or type(error).__name__
+            cure = "set SSL_CERT_FILE to its authority" if "CERTIFICATE_VERIFY" in why else _CHECK
+            raise IssuerUnavailable(f"{url} gives no answer of use: {why}; {cure}") from None
+        # A refused code is an answer, too.
+        if not isinstance(found, dict) or answer.status_code >= (500 if method == "POST" else 300):
+            raise IssuerUnavailable(f"{url} answers HTTP {answer.status_code}, and not what is asked for; {_CHECK}")
+        return found

@@ -1,0 +1,139 @@
+"""Tokens of an OpenID Connect provider: their signatures, and which role and project a person has by their claims.
+
+The keys are in memory. So a token is judged without the provider, and people who are logged in stay logged in while it
+is unavailable.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+from time import monotonic
+from typing import Any
+
+import jwt
+
+from crawler_lifecycle.adapters.oidc import Document, Provider
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.errors import IssuerUnavailable
+from crawler_lifecycle.domain.projects import ALL, NONE
+from crawler_lifecycle.gateway.kept import Kept
+from crawler_lifecycle.settings import OidcSettings
+from crawler_lifecycle.web.problems import Problem, unavailable
+from crawler_lifecycle.web.serving import unauthorised
+
+from .recorder import present_call
+from .tokens import Caller, Role, digest
+
+#: The beginning of the name of each person, which no token of ours has; and of each signed token: ``{"`` in base64.
+PREFIX, SIGNED = "oidc:", "eyJ"
+#: Seconds between two readings of the keys, the least of them when tokens name unknown keys, and for how long keys
+#: count that cannot be read again. The seconds by which the issuer's clock may differ from ours.
+KEYS_S, AGAIN_S, STALE_S, LEEWAY_S = 600.0, 10.0, 24 * 3600.0, 30
+#: No others are accepted, and never one with a shared secret. The algorithm must also be the one of the key.
+_CHECKS: Any = {"algorithms": ["RS256", "PS256", "ES256", "EdDSA"], "leeway": LEEWAY_S}
+_CHECKS["options"] = {"require": ["exp", "iat"], "enforce_minimum_key_length": True}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+|=-]{0,58}", re.ASCII)
+#: Errors of a library for a text that an attacker wrote.
+_BROKEN = (jwt.PyJWTError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+class Oidc:
+    """The people of one issuer. ``page`` is the address to which a login leads back."""
+
+    def __init__(self, of: OidcSettings, page: str) -> None:
+        self._of, self.page = of, page.rstrip("/")
+        self.issuer, self.client_id, self.scopes = str(of.issuer), str(of.client_id), of.scopes
+        secret = of.client_secret.get_secret_value() if of.client_secret else None
+        self.provider = Provider(self.issuer, self.client_id, secret)
+        self.document: Document = {}
+        self.problem = f"the keys of {self.issuer} were not read yet"
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._read_at = float("-inf")
+        self._again = Kept(self._renew, AGAIN_S)
+        #: Value of the claim -> reference to the rights, and the rights: high roles first, then those of all projects.
+        #: Of the values of a person, the first one counts. The settings of a chart come without an order.
+        self._grants = {
+            value: (digest(f"{self.issuer} {of.roles_claim} {value}"), Caller("", role, project=one.project))
+            for role, everything in product(reversed(Role), (True, False))
+            for value, one in of.roles.items()
+            if (one.role, one.project == ALL) == (role, everything)
+        }
+
+    async def run(self) -> None:
+        """Read the keys until the task is cancelled."""
+        await Loop("reading the issuer's keys", KEYS_S, meanwhile="known keys count for a day").run(self.read)
+
+    async def read(self) -> None:
+        """Read addresses and keys, at most every ``AGAIN_S`` seconds. Raises ``IssuerUnavailable``."""
+        if problem := await self._again.read():
+            raise IssuerUnavailable(problem)
+
+    async def prepare(self, token: str) -> None:
+        """Read the keys if this token names one that is not known."""
+        if token.startswith(SIGNED) and self._key(token) is None:
+            await self._again.read()
+
+    async def _renew(self) -> str:
+        """Return the problem, or an empty text: failures are kept, too, so that tokens cannot cause many of them."""
+        try:
+            document, found = await self.provider.read()
+            self._keys = {one.key_id: one for one in jwt.PyJWKSet.from_dict(found).keys if one.public_key_use != "enc"}
+            self.document, self._read_at, self.problem = document, monotonic(), ""
+        except (IssuerUnavailable, *_BROKEN) as error:
+            self.problem = f"{error} ({self.issuer})"
+        return self.problem
+
+    def _key(self, token: str) -> jwt.PyJWK | None:
+        try:
+            head = jwt.get_unverified_header(token)
+            # A provider signs other things, too, such as tokens that end logins.
+            fits = monotonic() - self._read_at < STALE_S and str(head.get("typ", "jwt")).lower() in ("jwt", "at+jwt")
+            return self._keys[head.get("kid")] if fits else None
+        except _BROKEN:
+            return None
+
+    def person(self, token: str, nonce: str | None = None) -> tuple[Caller, str, int]:
+        """Return the owner of a token, a reference to the rights, and when the token ends, in seconds since 1970.
+
+        ``nonce`` is that of the login, if the token is of one. Raises ``Problem`` with 401, 403 or 503.
+        """
+        if (found := self._key(token)) is None and self.problem:
+            raise unavailable("issuer_unavailable", f"{self.problem}. Tokens of the gateway count meanwhile")
+        audience = self._of.audience or self.client_id if nonce is None else self.client_id
+        try:
+            if found is None:
+                raise jwt.InvalidTokenError("no key of the issuer is for such a token")
+            claims: Document = jwt.decode(token, found, audience=audience, issuer=self.issuer, **_CHECKS)
+            if nonce is not None and (claims.get("nonce"), claims.get("azp", audience)) != (nonce, audience):
+                raise jwt.InvalidTokenError("it is of another login")
+        except _BROKEN as error:
+            code = "token_expired" if isinstance(error, jwt.ExpiredSignatureError) else "invalid_token"
+            why = f"the token of {self.issuer} is refused: {str(error)[:200]}; sign in again (docs/sign-in.md)"
+            raise unauthorised(code, why, error="invalid_token") from None
+        return *self._judge(claims), int(claims["exp"])
+
+    def _judge(self, claims: Document) -> tuple[Caller, str]:
+        """Return whose claims these are, and the reference to the rights. Raises ``Problem`` 403 with the cure."""
+        of, name = self._of, claims.get(self._of.name_claim)
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _lacks(claims, of.name_claim, "which is no name here; set LIFECYCLE_OIDC__NAME_CLAIM to another")
+        present_call().caller = Caller(PREFIX + name, None, project=NONE)
+        if of.name_claim == "email" and claims.get("email_verified") is not True:
+            raise _lacks(claims, "email_verified", "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM to another")
+        holds = claims.get(of.roles_claim)
+        values = holds if isinstance(holds, list) else [holds]
+        if (value := next((one for one in self._grants if one in values), None)) is None:
+            raise _lacks(claims, of.roles_claim, "and LIFECYCLE_OIDC__ROLES has none of it; let the operator add one")
+        held, caller = self._grants[value]
+        return replace(caller, name=PREFIX + name), held
+
+    def granted(self, name: str, held: str) -> Caller | None:
+        """Return the caller with this name and these rights; ``None``: no settings give them (any more)."""
+        found = dict(self._grants.values()).get(held)
+        return found and replace(found, name=name)
+
+
+def _lacks(claims: Document, name: str, cure: str) -> Problem:
+    return Problem(403, "forbidden", f"The claim {name} of the issuer holds {claims.get(name)!r:.200}, {cure}")
