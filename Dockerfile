@@ -2,24 +2,27 @@
 # One image for every service: crawlctl worker | gateway | scheduler | db upgrade. `make image` builds it.
 #
 # The tag names a version. For a release pin what it stands for: --build-arg PYTHON_IMAGE=python@sha256:<digest>.
+# What ships may stand on less than what builds: RUNTIME_IMAGE needs the same Python in the same place, and no pip.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
+ARG RUNTIME_IMAGE=${PYTHON_IMAGE}
 
 FROM ${PYTHON_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
-RUN ["python", "-m", "venv", "/opt/crawler-lifecycle"]
-# Wheels with known hashes and nothing else: no package's own build code runs here.
+RUN ["python", "-m", "venv", "--without-pip", "/opt/crawler-lifecycle"]
+# Wheels with known hashes and nothing else: no package's own build code runs here. Their commands are not for us.
 COPY requirements-image.lock ./
-RUN ["/opt/crawler-lifecycle/bin/python", "-m", "pip", "install", "--no-compile", "--require-hashes", \
-     "--only-binary", ":all:", "-r", "requirements-image.lock"]
-# The wheel that was tested is the wheel that is shipped (`make wheel`).
+RUN python -m pip --python /opt/crawler-lifecycle/bin/python install --no-compile --require-hashes \
+      --only-binary :all: -r requirements-image.lock \
+ && find /opt/crawler-lifecycle/bin -type f -delete
+# The wheel that was tested is the wheel that is shipped (`make wheel`). The same sources give the same bytes: nothing
+# that is compiled holds a time, an order of a set that chance chose, or what another file left in memory.
 COPY dist/*.whl ./
-RUN /opt/crawler-lifecycle/bin/python -m pip install --no-compile --no-index --no-deps ./*.whl \
- && /opt/crawler-lifecycle/bin/python -m pip uninstall --yes pip setuptools \
- && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/crawler-lifecycle/lib \
+RUN python -m pip --python /opt/crawler-lifecycle/bin/python install --no-compile --no-index --no-deps ./*.whl \
+ && PYTHONHASHSEED=0 python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/crawler-lifecycle/lib \
  && install -d -o 65532 -g 65532 -m 0750 /state
 
-FROM ${PYTHON_IMAGE}
+FROM ${RUNTIME_IMAGE}
 ARG VERSION=0.0.0+unknown
 ARG BUILD_ID=unversioned
 ARG REVISION=unknown

@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -40,7 +40,9 @@ help:
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
 	@echo "make page-pictures  docs/pictures, the pictures of the page in docs/page.md"
 	@echo "make site       docs/ as a site with search, in dist/site; refuses a broken link or anchor"
-	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
+	@echo "make wheel      dist/*.whl; make image builds both container images of it (buildah, podman or docker)"
+	@echo "make image-again  the same once more: the same digests?  make test-image  both images as they ship, in pods of a real node"
+	@echo "make test-locks  whether the locks can be installed on amd64 and arm64 (asks the package index)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
 # Two levels: what `make run` and `make dev` execute, and all of it with what tests need, which is installed at once.
@@ -259,24 +261,45 @@ lock:
 	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock
 	@$(COMPILE) -c requirements.lock images/crawler/requirements.in -o images/crawler/requirements.lock
 	@$(COMPILE) examples/foreign/requirements.in -o examples/foreign/requirements.lock
+	@$(COMPILE) --python-version 3.11 images/sbom/requirements.in -o images/sbom/requirements.lock
 
 lock-check: env
 	@$(PY) -m pytest -q tests/packaging/test_locks.py
+
+# Whether amd64 and arm64 have a wheel with a locked hash for every pin. It asks the package index for ten minutes at most.
+test-locks: env
+	@$(PY) -m tools.locks
 
 # The same sources give the same bytes.
 wheel: env
 	@rm -rf dist && $(PY) -m hatchling build -t wheel -d dist
 
-BUILDER ?= docker
-BUILD_ID ?= $(shell git rev-parse --short=12 HEAD)
+# Both images by buildah, podman or docker (BUILDER), with digests, sizes and bills of materials, in dist/images. buildah
+# stands on a base that is made of Debian's packages: no registry is asked. FRESH=1 takes Debian's updates; docs/images.md.
+export BUILDER BUILD_ID PYTHON_IMAGE RUNTIME_IMAGE MIRROR
 image: wheel
-	@$(BUILDER) build --build-arg BUILD_ID=$(BUILD_ID) --build-arg REVISION=$(shell git rev-parse HEAD) \
-	  --build-arg VERSION=$$($(PY) -c 'from importlib.metadata import version as v; print(v("crawler-lifecycle"))') \
-	  -t crawler-lifecycle:$(BUILD_ID) .
+	@$(PY) -m tools.images build $(if $(FRESH),--fresh) $(if $(ONLY),--only $(ONLY))
 
 # Crawlers of your own get an image like this one; see docs/crawlers.md.
-crawler-image:
-	@$(BUILDER) build -f images/crawler/Dockerfile -t crawlers:$(BUILD_ID) .
+crawler-image: wheel
+	@$(PY) -m tools.images build --only crawlers $(if $(FRESH),--fresh)
+
+# Once more, with nothing of the last build: the same digests?
+image-again: env
+	@$(PY) -m tools.images again
+
+image-list: env
+	@$(PY) -m tools.images list
+
+image-deps:
+	@command -v buildah mmdebstrap >/dev/null || (apt-get update -q && apt-get install -y -q --no-install-recommends buildah crun uidmap mmdebstrap)
+
+# Both images as they ship, in pods of a real node: the services with all their processes, and Scrapy crawls.
+test-image: export CRAWL_IMAGES = dist/images
+test-image: env
+	@$(MAKE) --no-print-directory image BUILD_ID=tested
+	@$(MAKE) --no-print-directory test-deps kube-binaries
+	@$(PY) -m pytest -q tests/kubernetes/real/test_service_pods.py tests/kubernetes/real/test_crawler_image.py -m "not slow and not soak"
 
 # What clients are generated from, and the page of error codes; a test compares both with the code.
 openapi: env

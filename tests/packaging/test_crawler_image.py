@@ -23,11 +23,11 @@ def test_the_runner_lies_where_jobs_start_it_and_nothing_runs_as_root() -> None:
     assert made.user == "1000:1000"
     assert made.env["PYTHONPATH"] == PACKAGES
     assert made.env["HOME"] == layout.TMP_MOUNT
-    assert made.base == "${PYTHON_IMAGE}"
+    assert made.base == "${RUNTIME_IMAGE}"
 
 
 def test_the_base_is_that_of_the_services() -> None:
-    of_services = [rest for name, rest in steps(ROOT / "Dockerfile") if name == "ARG" and "PYTHON_IMAGE" in rest]
+    of_services = [rest for name, rest in steps(ROOT / "Dockerfile") if name == "ARG" and "_IMAGE" in rest]
     assert [rest for name, rest in steps() if name == "ARG"] == of_services
 
 

@@ -24,7 +24,7 @@ def test_the_recipe_is_the_dockerfiles() -> None:
     assert made.copies == {VENV: (VENV, (0, 0)), STATE: ("/var/lib/crawler-lifecycle", (65532, 65532))}
     assert made.env["TEMPORAL_WORKER_BUILD_ID"] == BUILD_ID
     assert made.env["PATH"].startswith(f"{VENV}/bin:")
-    assert made.base == "${PYTHON_IMAGE}"
+    assert made.base == "${RUNTIME_IMAGE}"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ understood here is an error. In place of the base image stands the Python of thi
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from tests.kubernetes.cluster import images
+from tools.images.build import renamed
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images" / "crawler"
@@ -25,7 +27,7 @@ PACKAGES = "/opt/crawl-packages"
 _LOCK = FOLDER / "requirements.lock"
 #: Instructions that change nothing of what a container executes here: the base image has no pip to be removed.
 _WITHOUT_EFFECT = ("ARG", "LABEL", "STOPSIGNAL", "CMD")
-_REMOVES_PIP = '["python", "-m", "pip", "uninstall", "--yes", "pip", "setuptools", "wheel"]'
+_REMOVES_PIP = "if python -m pip --version; then python -m pip uninstall --yes pip setuptools wheel; fi"
 
 
 @dataclass
@@ -80,7 +82,9 @@ def _copy(rest: str) -> tuple[str, str]:
 
 
 def assemble(path: Path, reference: str = REFERENCE) -> Path:
-    """Write the archive."""
+    """Write the archive; with ``CRAWL_IMAGES`` it is the one that ``make image`` built there."""
+    if built := os.environ.get("CRAWL_IMAGES"):
+        return renamed(Path(built, "crawlers.oci.tar"), path, reference)
     made = recipe()
     packages = path.with_name(f"{path.name}.packages")
     folders = []

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests.kubernetes.cluster import binaries, images
 from tests.support.crawler_image import ROOT, install, steps
+from tools.images.build import renamed
 
 REFERENCE = "crawl.test/crawler-lifecycle:1"
 BUILD_ID = "tested"
@@ -33,19 +34,18 @@ LOCK = ROOT / "requirements-image.lock"
 BUILD = (
     ("ENV", "PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore"),
     ("WORKDIR", "/build"),
-    ("RUN", f'["python", "-m", "venv", "{VENV}"]'),
+    ("RUN", f'["python", "-m", "venv", "--without-pip", "{VENV}"]'),
     ("COPY", "requirements-image.lock ./"),
     (
         "RUN",
-        f'["{VENV}/bin/python", "-m", "pip", "install", "--no-compile", "--require-hashes", '
-        '"--only-binary", ":all:", "-r", "requirements-image.lock"]',
+        f"python -m pip --python {VENV}/bin/python install --no-compile --require-hashes "
+        f"--only-binary :all: -r requirements-image.lock && find {VENV}/bin -type f -delete",
     ),
     ("COPY", "dist/*.whl ./"),
     (
         "RUN",
-        f"{VENV}/bin/python -m pip install --no-compile --no-index --no-deps ./*.whl "
-        f"&& {VENV}/bin/python -m pip uninstall --yes pip setuptools "
-        f"&& python -m compileall -q -j 0 --invalidation-mode unchecked-hash {VENV}/lib "
+        f"python -m pip --python {VENV}/bin/python install --no-compile --no-index --no-deps ./*.whl "
+        f"&& PYTHONHASHSEED=0 python -m compileall -q -j 0 --invalidation-mode unchecked-hash {VENV}/lib "
         f"&& install -d -o 65532 -g 65532 -m 0750 {STATE}",
     ),
 )
@@ -179,7 +179,9 @@ def unpacked(own: Path, venv: Path, site: Path) -> None:
 
 
 def assemble(path: Path, reference: str = REFERENCE) -> Path:
-    """Write the archive."""
+    """Write the archive; with ``CRAWL_IMAGES`` it is the one that ``make image`` built there."""
+    if built := os.environ.get("CRAWL_IMAGES"):
+        return renamed(Path(built, "crawler-lifecycle.oci.tar"), path, reference)
     made = recipe()
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)

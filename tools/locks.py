@@ -1,0 +1,94 @@
+"""Whether the locks can be installed on both kinds of machine: ``python -m tools.locks``. Asks the package index.
+
+For each lock and processor pip says which wheel it would take, and fetches no wheel for it. Complained about is a pin
+without a wheel there, a wheel whose hash is not in the lock, and what a package needs only there and nobody locked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The oldest Python that each is for: that of Debian 12 in images, and what the tools of our pages need.
+LOCKS = {
+    "requirements.lock": "3.11.5",
+    "requirements-run.lock": "3.11.2",
+    "requirements-image.lock": "3.11.2",
+    "images/crawler/requirements.lock": "3.11.2",
+}
+MACHINES = ("x86_64", "aarch64")
+#: The C libraries whose wheels run on Debian 12 and newer; pip takes no older ones by itself.
+_GLIBC = range(17, 37)
+
+
+def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
+    """Name -> version and hashes."""
+    found = {}
+    for line in lock.replace("\\\n", " ").splitlines():
+        if pin := re.match(r"([A-Za-z0-9._-]+)==([^\s;\\]+)", line):
+            found[canonicalize_name(pin[1])] = pin[2], set(re.findall(r"sha256:([0-9a-f]{64})", line))
+    return found
+
+
+def report(known: Mapping[str, tuple[str, set[str]]], machine: str, python: str) -> list[dict[str, Any]]:
+    """What pip would install there. Raises ``SystemExit`` with pip's words where it finds no wheel."""
+    with tempfile.TemporaryDirectory() as name:
+        wanted = Path(name, "wanted.txt")
+        wanted.write_text("".join(f"{one}=={version}\n" for one, (version, _) in known.items()))
+        platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in reversed(_GLIBC)]
+        platforms += [f"--platform=manylinux{year}_{machine}" for year in (2014, 2010, 1)]
+        options = ["--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--only-binary=:all:", "--report=-"]
+        where = [f"--target={name}/there", f"--python-version={python}", "--implementation=cp"]
+        command = [sys.executable, "-m", "pip", "install", *options, *platforms, *where, "-r", str(wanted)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{machine}: {done.stderr.strip()[-1500:]}")
+    found: list[dict[str, Any]] = json.loads(done.stdout)["install"]
+    return found
+
+
+def complaints(known: Mapping[str, tuple[str, set[str]]], found: list[dict[str, Any]], machine: str) -> Iterator[str]:
+    """All that would keep the lock from being installed there."""
+    environment = {**default_environment(), "platform_machine": machine, "extra": ""}
+    for one in found:
+        name = canonicalize_name(one["metadata"]["name"])
+        digest = one["download_info"]["archive_info"]["hashes"]["sha256"]
+        if digest not in known[name][1]:
+            yield f"{name}: the hash of {one['download_info']['url'].rpartition('/')[2]} is not locked"
+        for line in one["metadata"].get("requires_dist", ()):
+            needed = Requirement(line)
+            if needed.marker is not None and not needed.marker.evaluate(environment):
+                continue
+            version = known.get(canonicalize_name(needed.name), (None,))[0]
+            if version is None or not needed.specifier.contains(version, prereleases=True):
+                yield f"{name} needs {needed} there, locked is {version}"
+
+
+def main() -> int:
+    """Print a line for each lock and processor. The exit code is 1 where one cannot be installed."""
+    bad = 0
+    for lock, python in LOCKS.items():
+        known = pins((ROOT / lock).read_text())
+        for machine in MACHINES:
+            found = report(known, machine, python)
+            wrong = list(complaints(known, found, machine))
+            own = sum(machine in one["download_info"]["url"] for one in found)
+            print(f"{lock} on {machine}: {len(found)} of {len(known)} wheels, {own} made for it, {len(wrong)} wrong")
+            print("".join(f"  {line}\n" for line in wrong), end="", flush=True)
+            bad += bool(wrong) or len(found) != len(known)
+    return bad > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
