@@ -52,11 +52,10 @@ def test_docstrings_that_ask_are_refused(tmp_path: Path) -> None:
     assert complaint.startswith("2 docstrings ask (rooms 2, alone.py 0), at most 1: ")
 
 
-def test_a_page_that_is_too_long_is_refused_and_a_figure_without_need(tmp_path: Path) -> None:
-    for name, words in (("short.md", 2500), ("long.md", 2501), ("known.md", 3000), ("cured.md", 2400)):
+def test_a_page_that_is_too_long_is_refused_and_pages_that_are_too_long_together(tmp_path: Path) -> None:
+    for name, words in (("short.md", 2500), ("long.md", 2501)):
         (tmp_path / name).write_text("word " * words)
-    told = list(house.long_pages(tmp_path, {"known.md": 3000, "cured.md": 2600}))
-    assert [line.split(":")[0] for line in told] == [
-        "docs/long.md has 2,501 words, at most 2,500",
-        "docs/cured.md needs no figure any more",
-    ]
+    page, docs = house.long_pages(tmp_path, 5000)
+    assert page.startswith("docs/long.md has 2,501 words, at most 2,500: ")
+    assert docs.startswith("docs/ has 5,001 words, at most 5,000: ")
+    assert len(list(house.long_pages(tmp_path, 5001))) == 1
