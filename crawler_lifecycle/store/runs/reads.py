@@ -207,8 +207,10 @@ class SweepStore(StorePart):
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Return live runs with a stop from before ``older_than`` on which no workflow has acted yet."""
         r = run_history.c
-        unheard = (r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
-        query = select(run_history).where(*unheard).order_by(r.stop_requested_at).limit(limit)
+        unheard = (r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at.is_not(None))
+        # The database dates a stop. If its clock is ahead of ours, the row has our own time.
+        old = or_(r.stop_requested_at < older_than, r.updated_at < older_than)
+        query = select(run_history).where(*unheard, old).order_by(r.stop_requested_at).limit(limit)
         return [run_row(row) for row in self._rows(query)]
 
 
