@@ -356,6 +356,7 @@ def test_wrong_settings_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("ROLES", '{"a": {"role": "root"}}', "LIFECYCLE_OIDC__ROLES__A__ROLE: 'root' is not allowed"),
         ("ROLES", '{"a": {"role": "read", "project": "A b"}}', "PROJECT: 'A b' is not allowed"),
         ("ROLE", "x", "no setting has this name"),
+        ("SCOPES", "email groups", "LIFECYCLE_OIDC__SCOPES: 'email groups'"),
     ]:
         for key, one in (good | {name: value}).items():
             monkeypatch.setenv(f"LIFECYCLE_OIDC__{key}", one)
