@@ -209,8 +209,8 @@ class OidcSettings(_Section):
     """Its secret at the issuer; none: a public client."""
     audience: str | None = Field(default=None, min_length=1, max_length=500)
     """Audience of tokens for the API; by default client_id."""
-    scopes: str = "openid email profile"
-    """The scopes to ask for at a login."""
+    scopes: str = Field(default="openid email profile", pattern=r"(^| )openid( |$)")
+    """The scopes to ask for at a login. Without ``openid``, no issuer gives an ID token."""
     name_claim: str = "email"
     """Claim with the name of a person, who is called oidc:NAME here."""
     roles_claim: str = "groups"

@@ -191,7 +191,9 @@ def words(name: str) -> Read:
 
 def total_words(total: int, exact: bool) -> str:
     """Return the number of rows of a list, as the API counts it."""
-    return f"{total:,}" if exact else f"more than {total - 1:,}" if total > 10_000 else f"at least {total:,}"
+    if exact or not total:
+        return f"{total:,}"
+    return f"more than {total - 1:,}" if total > 10_000 else f"at least {total:,}"
 
 
 def plain(value: Any) -> str:

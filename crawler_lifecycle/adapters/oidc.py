@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from typing import Any
 
 import httpx
@@ -30,9 +31,11 @@ class Provider:
     def __init__(self, issuer: str, client_id: str, secret: str | None) -> None:
         self._issuer, self._secure = issuer, issuer.startswith("https:")
         self._client = {"client_id": client_id} | ({} if secret is None else {"client_secret": secret})
+        self._tls: ssl.SSLContext | None = None
 
     async def read(self) -> tuple[Document, Document]:
         """Return the discovery document, and the one with the keys. Raises ``IssuerUnavailable``."""
+        self._tls = None  # the certificates may be others now
         found = await self._ask("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != self._issuer:
             named = f"{found.get('issuer')!r:.200}; set LIFECYCLE_OIDC__ISSUER to its own name"
@@ -50,10 +53,12 @@ class Provider:
     async def _ask(self, method: str, url: str, **more: Any) -> Document:
         content = bytearray()
         try:
+            # Nobody else is served while certificates are loaded, and everybody can cause a call for a code.
+            if self._tls is None:
+                self._tls = httpx.create_ssl_context(verify=self._secure)  # plain HTTP needs no certificates
             async with (
                 asyncio.timeout(TIMEOUT_S),
-                # Plain HTTP needs no certificates, and loading them takes time.
-                httpx.AsyncClient(verify=self._secure, timeout=TIMEOUT_S) as client,
+                httpx.AsyncClient(verify=self._tls, timeout=TIMEOUT_S) as client,
                 client.stream(method, url, headers={"Accept-Encoding": "identity"}, **more) as answer,
             ):
                 async for chunk in answer.aiter_raw():

@@ -119,15 +119,21 @@ class Oidc:
         of, name = self._of, claims.get(self._of.name_claim)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _lacks(claims, of.name_claim, "which is no name here; set LIFECYCLE_OIDC__NAME_CLAIM to another")
-        present_call().caller = Caller(PREFIX + name, None, project=NONE)
-        if of.name_claim == "email" and claims.get("email_verified") is not True:
-            raise _lacks(claims, "email_verified", "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM to another")
         holds = claims.get(of.roles_claim)
         values = holds if isinstance(holds, list) else [holds]
-        if (value := next((one for one in self._grants if one in values), None)) is None:
-            raise _lacks(claims, of.roles_claim, "and LIFECYCLE_OIDC__ROLES has none of it; let the operator add one")
-        held, caller = self._grants[value]
-        return replace(caller, name=PREFIX + name), held
+        value = next((one for one in self._grants if one in values), None)
+        # Many issuers let people write any address. One that is not verified gives neither a name nor a role.
+        if "email" in (of.name_claim, of.roles_claim) and claims.get("email_verified") is not True:
+            cure = "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM or LIFECYCLE_OIDC__ROLES_CLAIM to another"
+            lack = _lacks(claims, "email_verified", cure)
+        elif value is None:
+            lack = _lacks(claims, of.roles_claim, "and LIFECYCLE_OIDC__ROLES has none of it; let the operator add one")
+        else:
+            held, caller = self._grants[value]
+            return replace(caller, name=PREFIX + name), held
+        # Only now: an answer that is being sent has its caller there, and its token is judged again and again.
+        present_call().caller = Caller(PREFIX + name, None, project=NONE)
+        raise lack
 
     def granted(self, name: str, held: str) -> Caller | None:
         """Return the caller with this name and these rights; ``None``: no settings give them (any more)."""

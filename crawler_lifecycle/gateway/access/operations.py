@@ -337,8 +337,8 @@ class AuthenticationMiddleware:
     async def _until_revoked(
         self, caller: Caller, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send the answer while the token is valid. If the token is revoked, or gets another project, end the answer,
-        even a silent stream."""
+        """Send the answer while the token is valid. If the token is revoked, or gets another role or project, end the
+        answer, even a silent stream."""
         begun = ended = sized = False
 
         async def noted(message: Message) -> None:
@@ -356,8 +356,9 @@ class AuthenticationMiddleware:
             while not (await asyncio.wait([answer], timeout=CHECK_S))[0]:
                 try:
                     now = self._caller(headers, access, None)
-                    if now is None or now.project != caller.project:
-                        raise unauthorised("unauthenticated", "Authorization: the token has another project now")
+                    if now is None or (now.role, now.project) != (caller.role, caller.project):
+                        detail = "Authorization: the token has another role or project now"
+                        raise unauthorised("unauthenticated", detail)
                 except Problem as problem:
                     logger.info("an answer was ended early: %s", problem.detail)
                     answer.cancel()

@@ -81,7 +81,7 @@ def counted(filters: Searched, page: Listed, here: int, count: Callable[[int], i
     """Return the number of rows that fit the filters, and whether it is exact. ``here`` are on this page. Blocks."""
     # A later page of a search has counted only from its first row on.
     part = page.note is not None or (filters.page_token is not None and filters.sort is None)
-    if filters.search is not None and part and here:
+    if filters.search is not None and part:
         return max(page.fits or 0, here), False
     if page.next_page_token is None and filters.page_token is None:
         return here, True

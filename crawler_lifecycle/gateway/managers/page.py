@@ -77,7 +77,9 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         asked = read(ManagersForm, await form(request))
 
         async def act(key: str, _: int) -> tuple[bool, str]:
-            return True, await _carried_out(commands, int(key), asked)
+            # A pause that is sent again must not undo what somebody did since.
+            done = await once(f"{asked.request_key}.{key}", lambda: _carried_out(commands, int(key), asked))
+            return True, done
 
         return await press(request, asked, lambda key: commands.find(int(key)), act, clock())
 

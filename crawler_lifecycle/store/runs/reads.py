@@ -30,6 +30,7 @@ from crawler_lifecycle.store.base.unit import StorePart
 
 from .counts import BRIEF, brief_run, ends_of, live_now
 from .lists import ATTENTION, RunFilters, Wanted, counted_between, counted_runs, newest_of_each, newest_runs, runs_by_id
+from .live_counters import COUNTERS
 from .rows import load_request, run_row, whole_run
 from .search import VALUES, found
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
@@ -166,7 +167,9 @@ class RunReader(RunPart):
         r = run_history.c
         in_time = or_(r.next_look_at.is_(None), r.next_look_at >= self._clock())
         calm = and_(r.status == RunStatus.PROCESSING, r.waiting_for.is_(None), in_time)
-        query = select(r.run_id, r.updated_at, r.verified_at, r.last_progress_at, calm).where(r.run_id.in_(run_ids))
+        # Reports of crawlers change counters only: their time stands still after a look by a clock that is ahead.
+        counted = (r.last_progress_at, *(r[name] for name in COUNTERS))
+        query = select(r.run_id, r.updated_at, r.verified_at, *counted, calm).where(r.run_id.in_(run_ids))
         return {row["run_id"]: tuple(row.values()) for row in self._rows(query)}
 
     def resumption(self, run_id: int) -> list[Resumption]:
@@ -204,8 +207,10 @@ class SweepStore(StorePart):
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Return live runs with a stop from before ``older_than`` on which no workflow has acted yet."""
         r = run_history.c
-        unheard = (r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
-        query = select(run_history).where(*unheard).order_by(r.stop_requested_at).limit(limit)
+        unheard = (r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at.is_not(None))
+        # The database dates a stop. If its clock is ahead of ours, the row has our own time.
+        old = or_(r.stop_requested_at < older_than, r.updated_at < older_than)
+        query = select(run_history).where(*unheard, old).order_by(r.stop_requested_at).limit(limit)
         return [run_row(row) for row in self._rows(query)]
 
 

@@ -45,6 +45,18 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
     assert world.row(fence) == row
 
 
+def test_each_count_is_news_for_a_page_also_after_a_look_by_a_clock_that_is_ahead(world: World) -> None:
+    fence = world.executing()
+    [task] = world.store.looks.found_state(fence).tasks
+    world.look(fence, [seen(task, Phase.EXECUTING, world.clock.forward(600), uid=task.uid)])
+    world.clock.forward(-590)
+    marks = []
+    for number in (5, 6, 7):
+        world.store.live_counters.record_counts(fence.run, [counted(fence, number)])
+        marks.append(world.store.runs.run_marks([fence.run_id])[fence.run_id])
+    assert len(set(marks)) == 3
+
+
 def test_a_counter_is_never_lowered(world: World) -> None:
     fence = world.executing()
     world.store.live_counters.record_counts(fence.run, [counted(fence, 9)])

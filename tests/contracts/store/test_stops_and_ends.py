@@ -128,6 +128,17 @@ def test_stops_that_nobody_heard(world: World) -> None:
     assert [r.run_id for r in world.store.sweep.unheard_stops(later)] == [fence.run_id]
 
 
+def test_a_stop_by_a_clock_that_is_ahead_is_sent_again_in_time(world: World) -> None:
+    """The database dates stops, and may be ahead of the gateway that sends them again."""
+    fence = world.deployed()
+    world.clock.forward(600)
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    world.clock.forward(-600)
+    world.store.stops.record_stop(fence.run_id, world.stop(force=True), "s2")
+    assert world.store.sweep.unheard_stops(world.clock.now) == []
+    assert [r.run_id for r in world.store.sweep.unheard_stops(world.clock.forward(1))] == [fence.run_id]
+
+
 def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> None:
     """The workflow that was asked is gone; who takes the run over does what it was asked, and the log says so."""
     fence = world.deployed()

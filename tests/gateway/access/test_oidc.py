@@ -6,6 +6,7 @@ import base64
 import hmac
 import json
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,15 +20,17 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.adapters.oidc import ANSWER_MAX
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.adapters.oidc import ANSWER_MAX, Provider
+from crawler_lifecycle.domain.errors import InvalidRequest, IssuerUnavailable
 from crawler_lifecycle.gateway.access import oidc as module
+from crawler_lifecycle.gateway.access import operations
 from crawler_lifecycle.gateway.access.oidc import LEEWAY_S, STALE_S, Oidc
 from crawler_lifecycle.gateway.access.recorder import _TOKEN
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.page.login import WAY_COOKIE, WAY_S
 from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings, OidcSettings, Settings
+from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.web.listening import Unservable
 from crawler_lifecycle.web.tries import Tries
 from tests.gateway.gateway_world import BASE, World
@@ -211,6 +214,31 @@ def test_a_name_is_verified_and_cannot_be_mistaken(desk: Desk) -> None:
         assert "NAME_CLAIM" in answer.text
     by_sub = desk.open(name_claim="sub")
     assert ask(by_sub, desk.issuer.token(email_verified=False)).status_code == 200
+    by_address = desk.open(name_claim="sub", roles_claim="email", roles={ANN: {"role": "read", "project": "*"}})
+    assert ask(by_address, desk.issuer.token()).status_code == 200
+    answer = ask(by_address, desk.issuer.token(email_verified=False))
+    assert (answer.status_code, "ROLES_CLAIM" in answer.text) == (403, True), "anybody may call themselves so"
+
+
+def test_a_person_keeps_the_rights_while_an_answer_takes_long(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token is judged again meanwhile. That must not change whose request it is."""
+    monkeypatch.setattr(operations, "CHECK_S", 0.01)
+    door, judged = desk.open(), [threading.Event(), threading.Event()]
+    person, listed = desk.oidc.person, ManagerStore.list_managers
+
+    def noted(*given: Any) -> Any:
+        found = person(*given)
+        next(one for one in judged if not one.is_set() or one is judged[-1]).set()
+        return found
+
+    def slow(*given: Any, **more: Any) -> Any:
+        assert judged[-1].wait(60)
+        return listed(*given, **more)
+
+    monkeypatch.setattr(desk.oidc, "person", noted)
+    monkeypatch.setattr(ManagerStore, "list_managers", slow)
+    page = ask(door, desk.issuer.token(), "/managers")
+    assert (page.status_code, "/start/manager" in page.text) == (200, True)
 
 
 def test_of_several_values_the_highest_role_counts_and_then_all_projects(desk: Desk) -> None:
@@ -304,6 +332,17 @@ def test_a_wrong_authority_is_named_and_a_right_one_counts(
             assert ask(door, issuer.token()).status_code == 200
 
 
+async def test_a_flood_of_wrong_codes_loads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody can send codes, and nobody else is served while certificates are loaded."""
+    loaded, real = [], ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda **how: loaded.append(how) or real(**how))
+    provider = Provider("https://localhost:1", "crawls", None)
+    for _ in range(3):
+        with pytest.raises(IssuerUnavailable, match="no answer of use"):
+            await provider.redeem({"token_endpoint": "https://localhost:1/token"}, code="wrong")
+    assert len(loaded) == 1
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -317,6 +356,7 @@ def test_wrong_settings_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("ROLES", '{"a": {"role": "root"}}', "LIFECYCLE_OIDC__ROLES__A__ROLE: 'root' is not allowed"),
         ("ROLES", '{"a": {"role": "read", "project": "A b"}}', "PROJECT: 'A b' is not allowed"),
         ("ROLE", "x", "no setting has this name"),
+        ("SCOPES", "email groups", "LIFECYCLE_OIDC__SCOPES: 'email groups'"),
     ]:
         for key, one in (good | {name: value}).items():
             monkeypatch.setenv(f"LIFECYCLE_OIDC__{key}", one)

@@ -285,6 +285,19 @@ async def test_a_page_of_a_run_is_rendered_only_for_news(world: World, monkeypat
         await until(screen, lambda event: "7 /" in event.data)
 
 
+async def test_a_token_that_gets_another_role_ends_the_stream(world: World, keys: Keys) -> None:
+    """Its screen is that of the former role."""
+    async with (
+        served(world.new_app(entrance=keys.entrance())) as server,
+        watching(server.url, "/webhooks", **keys.headers("admin")) as screen,
+    ):
+        await until(screen, moved)
+        keys.file.write_text(keys.file.read_text().replace('role = "admin"', 'role = "read"'))
+        keys.now += 10
+        async for _ in screen:
+            pass
+
+
 async def test_a_token_that_is_taken_back_ends_the_stream(world: World, keys: Keys) -> None:
     start(world)
     async with (

@@ -204,8 +204,9 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     second = browser.get(f"/v1/runs?sort=-started_at&page_size=1&page_token={first['next_page_token']}").json()
     assert [run["run_id"] for run in (*first["runs"], *second["runs"])] == [3, 2]
     left = browser.get("/v1/runs?search=plain&page_size=1").json()
-    totals = [(one["total"], one["total_exact"]) for one in (page, first, second, left)]
-    assert totals == [(1, False), (3, True), (None, None), (2, False)], "arguments of older ones were not searched"
+    none = browser.get("/v1/runs?search=shop0").json()
+    totals = [(one["total"], one["total_exact"]) for one in (page, first, second, left, none)]
+    assert totals == [(1, False), (3, True), (None, None), (2, False), (0, False)], "older arguments were not searched"
     lists = (browser.get(f"/v1/{plural}").json() for plural in ("managers", "graphs"))
     assert [(one["total"], one["total_exact"]) for one in lists] == [(0, True), (0, True)]
 

@@ -136,6 +136,10 @@ def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(world: Worl
     assert [one[:2] for one in paused] == [("manager 1", "yes"), ("manager 2", "no"), ("manager 99", "no")]
     assert ("attempt 1 now" in paused[1][2], "99" in paused[2][2]) == (True, True)
     assert [world.manager(n).paused for n in (1, 2, 3)] == [True, False, False]
+    key = uuid.uuid4().hex
+    for do, own, pauses in [("pause", key, True), ("resume", uuid.uuid4().hex, False), ("pause", key, False)]:
+        assert [one[1] for one in told(press(browser, "/managers", do, manager=["2.1", "3.1"], key=own))] == ["yes"] * 2
+        assert [world.manager(n).paused for n in (2, 3)] == [pauses] * 2, "a form that is sent again does nothing"
     asked = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="3")
     assert "Force stop 2 managers" in words(asked)
     assert world.manager(3).stop is None

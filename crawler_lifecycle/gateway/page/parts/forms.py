@@ -29,6 +29,7 @@ FIELDS_MAX = 2000
 _KIND = "application/x-www-form-urlencoded"
 
 T = TypeVar("T", bound=BaseModel)
+R = TypeVar("R")
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -152,7 +153,7 @@ class Once:
     def __init__(self) -> None:
         self._asked: dict[tuple[str | None, str], asyncio.Task[Any]] = {}
 
-    async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
+    async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Return the outcome of the action. A failure is not kept, so that the form may be sent again."""
         own = only(), key
         asked = self._asked.get(own)
@@ -161,7 +162,7 @@ class Once:
                 del self._asked[next(iter(self._asked))]
             asked = self._asked[own] = asyncio.create_task(act())
         try:
-            outcome: Outcome = await asyncio.shield(asked)
+            outcome: R = await asyncio.shield(asked)
         except Exception:
             self._asked.pop(own, None)
             raise
