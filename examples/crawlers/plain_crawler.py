@@ -25,7 +25,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urldefrag, urljoin, urlsplit
 from urllib.request import Request, urlopen
 from urllib.robotparser import RobotFileParser
@@ -152,8 +152,15 @@ class Crawl:
     @staticmethod
     def _fetch(url: str) -> tuple[str, str]:
         request = Request(url, headers={"User-Agent": AGENT})  # noqa: S310 - the scheme was checked with the arguments
-        with urlopen(request, timeout=60) as response:  # noqa: S310
-            return response.url, response.read().decode("utf-8", errors="replace")
+        for tries_left in (2, 1, 0):
+            try:
+                with urlopen(request, timeout=20) as response:  # noqa: S310
+                    return response.url, response.read().decode("utf-8", errors="replace")
+            except (URLError, TimeoutError) as error:
+                # A connection can be lost on its way. What the site answered is not asked for again.
+                if isinstance(error, HTTPError) or not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def _pause(self) -> None:
         """Be polite, but wake up soon after a signal."""
