@@ -216,7 +216,7 @@ class OidcSettings(_Section):
     roles_claim: str = "groups"
     """Claim that decides role and project."""
     roles: dict[str, OidcGrant] = Field(default_factory=dict, max_length=1000)
-    """Value of that claim -> role and project. The first entry that fits a person counts."""
+    """Value of that claim -> role and project. If several fit a person, the highest role counts, then all projects."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -189,11 +189,15 @@ def words(name: str) -> Read:
     return lambda row: " ".join(map(str, row.get(name) or ()))
 
 
+#: The most rows that are counted for the total of a list.
+TOTAL_MAX = 10_000
+
+
 def total_words(total: int, exact: bool) -> str:
     """Return the number of rows of a list, as the API counts it."""
     if exact or not total:
         return f"{total:,}"
-    return f"more than {total - 1:,}" if total > 10_000 else f"at least {total:,}"
+    return f"more than {total - 1:,}" if total > TOTAL_MAX else f"at least {total:,}"
 
 
 def plain(value: Any) -> str:

@@ -10,10 +10,9 @@ from pydantic import BaseModel
 from crawler_lifecycle.gateway.api.paging import Searched, cut
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.store.base.search import Reach
+from crawler_lifecycle.subjects import TOTAL_MAX
 
 Row = TypeVar("Row")
-#: The most rows that are counted for a total.
-TOTAL_MAX = 10_000
 
 
 class Listed(BaseModel):

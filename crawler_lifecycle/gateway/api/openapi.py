@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -212,12 +213,11 @@ _STREAM_EVENT = {
 }
 
 
-#: What fields and parameters mean: schema or operation -> name -> text. ``any`` holds where these say nothing.
-MEANINGS: Mapping[str, Mapping[str, str]] = {
-    name: said
-    for names, said in tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8")).items()
-    for name in names.split()
-}
+@cache  # read when somebody asks for the document, and not at each start
+def meanings() -> Mapping[str, Mapping[str, str]]:
+    """Return what fields and parameters mean: schema or operation -> name -> text. ``any``: where these say nothing."""
+    tables = tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
+    return {name: said for names, said in tables.items() for name in names.split()}
 
 
 def describe(document: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def describe(document: dict[str, Any]) -> None:
         for operation in item.values():
             _describe(operation, path, ACCESS[operation["operationId"]])
     for where, name, field in fields(document):
-        if said := MEANINGS.get(where, {}).get(name) or MEANINGS["any"].get(name):
+        if said := meanings().get(where, {}).get(name) or meanings()["any"].get(name):
             field.setdefault("description", said)
 
 

@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.page.parts.chosen import CHOSEN, ChosenForm, pres
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.store.graphs.reads import SORTS
-from crawler_lifecycle.subjects import GRAPH, Subject, total_words
+from crawler_lifecycle.subjects import GRAPH, Subject
 
 CHOOSER = Chooser(
     GRAPH,
@@ -61,10 +61,8 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
         """List graphs, newest first."""
         filters = read(GraphFilters, request.query_params.multi_items())
         page = views.page(filters)
-        values = CHOOSER.shown(filters, {}, page.next_page_token)
-        values |= {"rows": [one.model_dump() for one in page.graphs], "note": page.note, "start": "Graph"}
-        values |= {"total": total_words(*views.counted(filters, page))}
-        values |= {"acts": GraphsForm.acts if may("pressGraphs") else ()}
+        acts = GraphsForm.acts if may("pressGraphs") else ()
+        values = CHOOSER.listed(filters, page, views.counted(filters, page), acts)
         return answer(request, "list.html", now=clock(), **values)
 
     @app.post("/graphs", operation_id="pressGraphs", include_in_schema=False)

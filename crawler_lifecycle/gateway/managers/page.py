@@ -21,7 +21,7 @@ from crawler_lifecycle.gateway.page.parts.chosen import NUMBERED, ChosenForm, pr
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.store.managers.reads import SORTS
-from crawler_lifecycle.subjects import MANAGER, Subject, total_words
+from crawler_lifecycle.subjects import MANAGER, Subject
 
 CHOOSER = Chooser(
     MANAGER,
@@ -65,10 +65,8 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         """List managers, newest first."""
         filters = read(ManagerFilters, request.query_params.multi_items())
         page = views.page(filters)
-        values = CHOOSER.shown(filters, {}, page.next_page_token)
-        values |= {"rows": [one.model_dump() for one in page.managers], "note": page.note, "start": "Manager"}
-        values |= {"total": total_words(*views.counted(filters, page))}
-        values |= {"acts": ManagersForm.acts if may("pressManagers") else ()}
+        acts = ManagersForm.acts if may("pressManagers") else ()
+        values = CHOOSER.listed(filters, page, views.counted(filters, page), acts)
         return answer(request, "list.html", now=clock(), **values)
 
     @app.post("/managers", operation_id="pressManagers", include_in_schema=False)
@@ -78,8 +76,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
 
         async def act(key: str, _: int) -> tuple[bool, str]:
             # A pause that is sent again must not undo what somebody did since.
-            done = await once(f"{asked.request_key}.{key}", lambda: _carried_out(commands, int(key), asked))
-            return True, done
+            return True, await once(f"{asked.request_key}.{key}", lambda: _carried_out(commands, int(key), asked))
 
         return await press(request, asked, lambda key: commands.find(int(key)), act, clock())
 

@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.access.operations import ACCESS
-from crawler_lifecycle.gateway.api.openapi import EXAMPLES, MEANINGS, fields
+from crawler_lifecycle.gateway.api.openapi import EXAMPLES, fields, meanings
 from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.web.problem_codes import CODES
 from crawler_lifecycle.web.problems import of_error, snake
@@ -309,7 +309,7 @@ def test_each_field_and_parameter_says_what_it_means(document: Any) -> None:
         known.setdefault(where, set()).add(name)
     tables = tomllib.loads((PACKAGE / "gateway/api/fields.toml").read_text())
     for name in tables.pop("any"):
-        assert any(name in of and name not in MEANINGS.get(where, {}) for where, of in known.items()), f"any.{name}"
+        assert any(name in of and name not in meanings().get(where, {}) for where, of in known.items()), f"any.{name}"
     for names, table in tables.items():
         missing = set(table) - set().union(*(known[name] for name in names.split()))
         assert not missing, f"[{names}] has meanings of fields that do not exist: {missing}"

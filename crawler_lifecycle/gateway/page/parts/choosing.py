@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.api.lists import Listed
 from crawler_lifecycle.gateway.api.paging import Searched
 from crawler_lifecycle.gateway.page.parts.rendering import next_page, query
-from crawler_lifecycle.subjects import Subject
+from crawler_lifecycle.subjects import Subject, total_words
 
 Asked = Mapping[str, Any]
 """The filters of the address that are set."""
@@ -65,6 +66,12 @@ class Chooser:
             "hidden": [(name, value) for name, value in _pairs(asked) if name not in self.fields],
             "views": [Choice(word, self.path + query(one), dict(asked) == one) for word, one in self.presets.items()],
         }
+
+    def listed(self, filters: Searched, page: Listed, total: tuple[int, bool], acts: Sequence[str]) -> dict[str, Any]:
+        """Return the values of ``list.html``. ``acts``: what the caller may do with chosen rows."""
+        rows = [one.model_dump() for one in getattr(page, self.subject.plural)]
+        own = {"rows": rows, "note": page.note, "total": total_words(*total), "acts": acts}
+        return self.shown(filters, {}, page.next_page_token) | own
 
     def _facets(self, asked: Asked, known: Mapping[str, Sequence[str]]) -> dict[str, list[Choice]]:
         """Return the values that exist of each filter, by its word. Those that are chosen are among them."""

@@ -50,8 +50,7 @@ class ChosenForm(ActionForm):
     def chosen(self) -> list[Thing]:
         """Return each thing once. Raises ``Problem`` 422 for none, or for too many."""
         noun, most = self.subject.noun, SELECTED_MAX
-        texts: list[str] = getattr(self, noun)
-        found = {key: int(attempt) for key, _, attempt in (text.rpartition(".") for text in texts)}
+        found = {key: int(attempt) for key, _, attempt in (text.rpartition(".") for text in getattr(self, noun))}
         if not found:
             raise refused(noun, f"no {noun} was chosen; go back and choose the {noun}s first")
         if len(found) > most:
