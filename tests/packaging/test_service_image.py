@@ -75,9 +75,10 @@ def test_the_archive_is_what_the_dockerfile_says(archive: Path) -> None:
     assert entries[f"{VENV[1:]}/bin/crawlctl"].mode == 0o755
     site = service_image.site_packages()[1:]
     tag = f"cpython-{sys.version_info.major}{sys.version_info.minor}"
-    for module in ("crawler_lifecycle/worker", "temporalio/common", "pymysql/connections"):
+    for module in ("crawler_lifecycle/worker/process", "temporalio/common", "pymysql/connections"):
         folder, _, name = module.rpartition("/")
         assert {f"{site}/{module}.py", f"{site}/{folder}/__pycache__/{name}.{tag}.pyc"} <= set(entries)
+    assert f"{site}/kubernetes/client/api/batch_v1_api.pyc" in entries, "compiled, without its text"
     assert not [name for name in entries if re.search(r"site-packages/(pip|setuptools|pytest|scrapy)(/|-)", name)]
 
 

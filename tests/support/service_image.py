@@ -30,6 +30,13 @@ BUILD_ID = "tested"
 #: What the build stage makes.
 VENV, STATE = "/opt/crawler-lifecycle", "/state"
 LOCK = ROOT / "requirements-image.lock"
+#: What the build stage removes of the packages; carried out here as it stands there.
+SLIM = (
+    "rm -r temporalio/bridge/sdk-core temporalio/bridge/src && find botocore/data -mindepth 1 -maxdepth 1 -type d "
+    "! -name events ! -name s3 ! -name signin ! -name sso ! -name sso-oidc ! -name sts -exec rm -r {} + "
+    "&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash -p \"$PWD\" kubernetes "
+    "&& find kubernetes -name '*.py' -delete"
+)
 #: The build stage, each step by what it is here. Another one, or another text, has to be carried out here as well.
 BUILD = (
     ("ENV", "PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore"),
@@ -41,6 +48,7 @@ BUILD = (
         f"python -m pip --python {VENV}/bin/python install --no-compile --require-hashes "
         f"--only-binary :all: -r requirements-image.lock && find {VENV}/bin -type f -delete",
     ),
+    ("RUN", f"cd {VENV}/lib/python3*/site-packages && {SLIM}"),
     ("COPY", "dist/*.whl ./"),
     (
         "RUN",
@@ -122,6 +130,8 @@ def packages() -> Path:
     try:
         unfinished.chmod(0o755)
         install(unfinished, LOCK)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        subprocess.run(["sh", "-ec", SLIM], cwd=unfinished, env={**os.environ, "PATH": path}, check=True)
         compiled(unfinished)
         unfinished.rename(kept)
     except OSError:

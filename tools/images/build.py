@@ -43,7 +43,7 @@ class Image:
 _MB = 1_000_000
 IMAGES = (
     Image(
-        "crawler-lifecycle", "Dockerfile", 400 * _MB, "opt/crawler-lifecycle/lib/python*/site-packages", ".dockerignore"
+        "crawler-lifecycle", "Dockerfile", 350 * _MB, "opt/crawler-lifecycle/lib/python*/site-packages", ".dockerignore"
     ),
     Image(
         "crawlers",
