@@ -54,6 +54,8 @@ class Load:
 
     folder: Path
     each: int
+    runs: int
+    schedules: int
     site: str
     gateway: str = ""
     endless: list[str] = field(default_factory=list)
@@ -79,12 +81,12 @@ class Load:
         lines = [{"max_pages": "2", "site": self.site}, {"max_pages": "3", "delay": "1", "site": self.site}]
         jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
         manager = ("manager", "start", "--crawler", "plain", "--each", str(jobs), "--max-running", "1", "--keep-open")
-        schedule = ("--crawler", "plain", *self.pages(1), "--every-s", str(25 + 5 * self.each))
+        schedule = ("--crawler", "plain", *self.pages(1), "--every-s", "50")
         for n in range(self.each):
             self.managers.append(self.call(*manager, "--flow", f"m{n}", "-o", "name"))
-        for n in range(self.each * 4):
+        for n in range(self.schedules):
             self.call("schedule", "create", f"s{n}", *schedule)
-        for _ in range(self.each * 10):
+        for _ in range(self.runs):
             self.endless.append(self.call("start", "long", *SELDOM))
 
     def more(self) -> None:
@@ -104,7 +106,7 @@ class Load:
 
     def end(self) -> None:
         """Let everything end."""
-        for n in range(self.each * 4):
+        for n in range(self.schedules):
             self.call("schedule", "pause", f"s{n}")
         for n in range(self.each):
             self.call("manager", "add", self.managers[n], *self.pages(1), "--seal")
@@ -115,9 +117,12 @@ class Load:
             self.call("graph", "wait", graph)
 
 
-@pytest.mark.parametrize("each", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.timeout(2400)])])
+@pytest.mark.parametrize(
+    ("each", "runs", "schedules"),
+    [(1, 4, 1), pytest.param(5, 50, 20, marks=[pytest.mark.slow, pytest.mark.timeout(2400)])],
+)
 def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each: int, runs: int, schedules: int
 ) -> None:
     endless = tmp_path / "endless.yaml"
     endless.write_text("- {name: long, kind: command, command: [sleep, '3600']}\n")
@@ -126,7 +131,7 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
     landed, state = checked_out(LANDED, tmp_path / "landed"), tmp_path / "work" / "state"
     former = Dev(state, env={"PYTHONPATH": str(landed)})
     port = processes.free_port()
-    load = Load(tmp_path, each, f"http://127.0.0.1:{port}")
+    load = Load(tmp_path, each, runs, schedules, f"http://127.0.0.1:{port}")
     url = f"sqlite:///{state / 'lifecycle.db'}"
     world: World | None = None
     # The stack's own site ends with each stack, and so would the crawls.
@@ -192,7 +197,7 @@ def prove(world: World, load: Load) -> None:
         assert world.query(steps, graph) == [(1,)]
     due = world.query("SELECT schedule_id, decision, target_id, count(*) FROM schedule_due GROUP BY 1, 2, 3")
     started = [row for row in due if row[1] == "started"]
-    assert {row[0] for row in started} == set(range(1, load.each * 4 + 1))
+    assert {row[0] for row in started} == set(range(1, load.schedules + 1))
     assert len(started) == len({row[2] for row in started}), "each due time began a run of its own"
     begun = len(load.short) + len(load.endless) + load.each * (load.phases + 3) + 5 * len(load.graphs) + len(started)
     assert len(runs) == begun

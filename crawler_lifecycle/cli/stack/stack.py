@@ -240,7 +240,7 @@ class Stack:
             cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
             raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
         if plan.kubernetes is not None and plan.kubernetes.settings().image is None:
-            cure = "set --image to an image with Scrapy and the examples (docs/deployment.md)"
+            cure = "set --image to an image with Scrapy and the examples (docs/deployment-kubernetes.md)"
             raise CommandFailed(Exit.USAGE, "pods of the example crawlers need an image", None, cure)
         self.first = "demo" if examples is None else "services"
         target, site = self.state_dir / "crawlers.yaml", plan.url("site") if plan.has_site else None
