@@ -13,7 +13,7 @@ from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problem_codes import CODES
+from crawler_lifecycle.web.problem_codes import BY_STATUS, CODES
 
 
 def document() -> str:
@@ -27,19 +27,20 @@ def document() -> str:
 
 def problems() -> str:
     """docs/problems.md."""
-    parts = [_HEAD]
+    said = dict[str, list[str]]()
     for code, kind in sorted(CODES.items()):
         statuses = " or ".join(str(status) for status in kind.statuses)
-        program = f" {_RETRIES.get(kind.retry, f'**A program:** {kind.retry}')}".rstrip()
-        parts.append(f"## {code}\n\n{statuses}: {kind.meaning}\n\n{kind.cure}{program}\n")
-    return "\n".join(parts)
+        program = "" if kind.retry == BY_STATUS else f" **A program:** {kind.retry}"
+        said.setdefault(f"{statuses}: {kind.meaning} {kind.cure}{program}", []).append(f"**`{code}`**")
+    return "\n".join([_HEAD, *(f"{', '.join(codes)} {text}\n" for text, codes in said.items())])
 
 
 _HEAD = """# Problem documents
 
 <!-- Made from crawler_lifecycle/web/problem_codes.toml by `make openapi`; edit that one. -->
 
-Every answer with a status from 400 on is a problem document (RFC 9457, `application/problem+json`):
+Every answer of gateway and scheduler service from status 400 on is a problem document (RFC 9457,
+`application/problem+json`):
 
 ```json
 {
@@ -52,20 +53,13 @@ Every answer with a status from 400 on is a problem document (RFC 9457, `applica
 ```
 
 `code` is stable: programs may branch on it. `detail` is for people and says what to do; its words may change. `run_id`
-is there when the problem is about a run that exists, `errors` (a list of `field`, `message` and `value`) when fields
-are wrong. The header `X-Request-Id` names the request; the service's log has the same name as `http_request`.
+is there when the run exists, `errors` (a list of `field`, `message`, `value`) when fields are wrong. The header
+`X-Request-Id` names the request, as `http_request` does in the service's log.
 
-Gateway and scheduler service share these codes. Each section has the status, the meaning and the cure. A program does
-not repeat a refused request unchanged; where a section says **Repeat**, it does so after `Retry-After`, a start under
-the same `Idempotency-Key`.
+A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same `Idempotency-Key`.
+After others it does not, unless the code says so here. With a 503 nothing was accepted, unless the code says so. A 500
+is for the operator.
 """
-
-#: What the page says shorter, because its head explains it.
-_RETRIES = {
-    "Do not repeat it unchanged.": "",
-    "Repeat it unchanged after `Retry-After`.": "**Repeat.**",
-    "Repeat it unchanged after `Retry-After`, a start under the same `Idempotency-Key`.": "**Repeat.**",
-}
 
 
 def main(folder: str) -> int:

@@ -9,6 +9,9 @@ from pathlib import Path
 #: The beginning of ``type`` in a problem document. The code follows it.
 TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 
+#: What a program does where the table says nothing: it repeats the request after 408, 429 and 503, else it does not.
+BY_STATUS = "As its status says."
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -17,7 +20,7 @@ class Kind:
     statuses: list[int]
     meaning: str
     cure: str
-    retry: str = "Do not repeat it unchanged."
+    retry: str = BY_STATUS
     title: str | None = None
     """The title, if it is not simply the words of the code."""
 
