@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import fields
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,22 @@ def document() -> str:
 
 def problems() -> str:
     """docs/problems.md."""
-    said = dict[str, list[str]]()
+    parts, said = [_HEAD], dict[tuple[int, str], list[str]]()
     for code, kind in sorted(CODES.items()):
-        statuses = " or ".join(str(status) for status in kind.statuses)
+        first, *others = kind.statuses
+        also = "".join(f" (or {status})" for status in others)
         program = "" if kind.retry == BY_STATUS else f" **A program:** {kind.retry}"
-        said.setdefault(f"{statuses}: {kind.meaning} {kind.cure}{program}", []).append(f"**`{code}`**")
-    return "\n".join([_HEAD, *(f"{', '.join(codes)} {text}\n" for text, codes in said.items())])
+        said.setdefault((first, f"{also}: {kind.meaning} {kind.cure}{program}\n"), []).append(f"**`{code}`**")
+    for status, texts in groupby(sorted(said, key=lambda text: (text[0], said[text])), key=itemgetter(0)):
+        parts += [f"## {status}\n", *(", ".join(said[text]) + text[1] for text in texts)]
+    return "\n".join(parts)
 
 
 _HEAD = """# Problem documents
 
 <!-- Made from crawler_lifecycle/web/problem_codes.toml by `make openapi`; edit that one. -->
 
-Every answer of gateway and scheduler service from status 400 on is a problem document (RFC 9457,
-`application/problem+json`):
+Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`):
 
 ```json
 {
@@ -52,13 +56,11 @@ Every answer of gateway and scheduler service from status 400 on is a problem do
 }
 ```
 
-`code` is stable: programs may branch on it. `detail` is for people and says what to do; its words may change. `run_id`
-is there when the run exists, `errors` (a list of `field`, `message`, `value`) when fields are wrong. The header
-`X-Request-Id` names the request, as `http_request` does in the service's log.
+`code` is stable. `detail` is for people; its words may change. `run_id` is there when the run exists, `errors` (a list
+of `field`, `message`, `value`) when fields are wrong. The header `X-Request-Id` is `http_request` in the service's log.
 
 A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same `Idempotency-Key`.
-After others it does not, unless the code says so here. With a 503 nothing was accepted, unless the code says so. A 500
-is for the operator.
+After others it does not, unless the code says so. With a 503 nothing was accepted, unless the code says so.
 """
 
 
