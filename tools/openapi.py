@@ -46,18 +46,9 @@ _HEAD = """# Problem documents
 
 Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`):
 
-```json
-{
-  "type": "urn:problem-type:crawler-lifecycle:run_not_found",
-  "title": "Run not found",
-  "status": 404,
-  "detail": "run 4711 does not exist; GET /v1/runs lists what there is",
-  "code": "run_not_found"
-}
-```
-
-`code` is stable. `detail` is for people; its words may change. `run_id` is there when the run exists, `errors` (a list
-of `field`, `message`, `value`) when fields are wrong. The header `X-Request-Id` is `http_request` in the service's log.
+`type` is `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title` and `detail` are for people; their
+words may change. `status` is that of the answer, `run_id` that of an existing run, `errors` a list of `field`, `message`
+and `value`. The header `X-Request-Id` is `http_request` in the service's log.
 
 A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same `Idempotency-Key`.
 After others it does not, unless the code says so. With a 503 nothing was accepted, unless the code says so.
