@@ -44,11 +44,11 @@ _HEAD = """# Problem documents
 
 <!-- Made from crawler_lifecycle/web/problem_codes.toml by `make openapi`; edit that one. -->
 
-Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`):
+Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`).
 
-`type` is `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title` and `detail` are for people; their
-words may change. `status` is that of the answer, `run_id` that of an existing run, `errors` a list of `field`, `message`
-and `value`. The header `X-Request-Id` is `http_request` in the service's log.
+`type` is `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title` and `detail` are for people;
+their words may change. `status` is that of the answer, `run_id` that of an existing run, `errors` a list of `field`,
+`message` and `value`. The header `X-Request-Id` is `http_request` in the service's log.
 
 A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same `Idempotency-Key`.
 After others it does not, unless the code says so. With a 503 nothing was accepted, unless the code says so.
