@@ -15,7 +15,7 @@ from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problem_codes import BY_STATUS, CODES
+from crawler_lifecycle.web.problem_codes import CODES, Kind
 
 
 def document() -> str:
@@ -33,12 +33,15 @@ def problems() -> str:
     for code, kind in sorted(CODES.items()):
         first, *others = kind.statuses
         also = "".join(f" (or {status})" for status in others)
-        program = "" if kind.retry == BY_STATUS else f" **A program:** {kind.retry}"
+        program = "" if kind.retry == _BY_STATUS else f" **A program:** {kind.retry}"
         said.setdefault((first, f"{also}: {kind.meaning} {kind.cure}{program}\n"), []).append(f"**`{code}`**")
     for status, texts in groupby(sorted(said, key=lambda text: (text[0], said[text])), key=itemgetter(0)):
         parts += [f"## {status}\n", *(", ".join(said[text]) + text[1] for text in texts)]
     return "\n".join(parts)
 
+
+#: What the head says of all codes.
+_BY_STATUS = Kind([], "", "").retry
 
 _HEAD = """# Problem documents
 

@@ -9,18 +9,15 @@ from pathlib import Path
 #: The beginning of ``type`` in a problem document. The code follows it.
 TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 
-#: What a program does where the table says nothing: it repeats the request after 408, 429 and 503, else it does not.
-BY_STATUS = "As its status says."
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One code. ``retry`` says what a program should do by itself."""
+    """One code. ``retry`` says what a program should do by itself, by default: repeat after 408, 429 and 503 only."""
 
     statuses: list[int]
     meaning: str
     cure: str
-    retry: str = BY_STATUS
+    retry: str = "As its status says."
     title: str | None = None
     """The title, if it is not simply the words of the code."""
 
