@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import fields
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problem_codes import CODES
+from crawler_lifecycle.web.problem_codes import CODES, Kind
 
 
 def document() -> str:
@@ -27,45 +29,33 @@ def document() -> str:
 
 def problems() -> str:
     """docs/problems.md."""
-    parts = [_HEAD]
+    parts, said = [_HEAD], dict[tuple[int, str], list[str]]()
     for code, kind in sorted(CODES.items()):
-        statuses = " or ".join(str(status) for status in kind.statuses)
-        program = f" {_RETRIES.get(kind.retry, f'**A program:** {kind.retry}')}".rstrip()
-        parts.append(f"## {code}\n\n{statuses}: {kind.meaning}\n\n{kind.cure}{program}\n")
+        first, *others = kind.statuses
+        also = "".join(f" (or {status})" for status in others)
+        program = "" if kind.retry == _BY_STATUS else f" **A program:** {kind.retry}"
+        said.setdefault((first, f"{also}: {kind.meaning} {kind.cure}{program}\n"), []).append(f"**`{code}`**")
+    for status, texts in groupby(sorted(said, key=lambda text: (text[0], said[text])), key=itemgetter(0)):
+        parts += [f"## {status}\n", *(", ".join(said[text]) + text[1] for text in texts)]
     return "\n".join(parts)
 
+
+#: What the head says of all codes.
+_BY_STATUS = Kind([], "", "").retry
 
 _HEAD = """# Problem documents
 
 <!-- Made from crawler_lifecycle/web/problem_codes.toml by `make openapi`; edit that one. -->
 
-Every answer with a status from 400 on is a problem document (RFC 9457, `application/problem+json`):
+Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`).
 
-```json
-{
-  "type": "urn:problem-type:crawler-lifecycle:run_not_found",
-  "title": "Run not found",
-  "status": 404,
-  "detail": "run 4711 does not exist; GET /v1/runs lists what there is",
-  "code": "run_not_found"
-}
-```
+`type` is `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title` and `detail` are for people;
+their words may change. `status` is that of the answer, `run_id` that of an existing run, `errors` a list of `field`,
+`message` and `value`. The header `X-Request-Id` is `http_request` in the service's log.
 
-`code` is stable: programs may branch on it. `detail` is for people and says what to do; its words may change. `run_id`
-is there when the problem is about a run that exists, `errors` (a list of `field`, `message` and `value`) when fields
-are wrong. The header `X-Request-Id` names the request; the service's log has the same name as `http_request`.
-
-Gateway and scheduler service share these codes. Each section has the status, the meaning and the cure. A program does
-not repeat a refused request unchanged; where a section says **Repeat**, it does so after `Retry-After`, a start under
-the same `Idempotency-Key`.
+A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same `Idempotency-Key`.
+After others it does not, unless the code says so. With a 503 nothing was accepted, unless the code says so.
 """
-
-#: What the page says shorter, because its head explains it.
-_RETRIES = {
-    "Do not repeat it unchanged.": "",
-    "Repeat it unchanged after `Retry-After`.": "**Repeat.**",
-    "Repeat it unchanged after `Retry-After`, a start under the same `Idempotency-Key`.": "**Repeat.**",
-}
 
 
 def main(folder: str) -> int:

@@ -12,12 +12,12 @@ TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One code. ``retry`` says what a program should do by itself."""
+    """One code. ``retry`` says what a program should do by itself, by default: repeat after 408, 429 and 503 only."""
 
     statuses: list[int]
     meaning: str
     cure: str
-    retry: str = "Do not repeat it unchanged."
+    retry: str = "As its status says."
     title: str | None = None
     """The title, if it is not simply the words of the code."""
 
