@@ -16,6 +16,7 @@ from typing import Any
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.stack import processes
+from tests.support import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Far longer than anything takes that works, in seconds; what a child process may take at most.
@@ -100,9 +101,8 @@ class Dev:
 
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Call ``crawlctl`` against this stack."""
-        command = [sys.executable, "-m", "crawler_lifecycle.cli", "--gateway", self.known["gateway"], *words]
-        env, folder = os.environ | self.env, self.state_dir.parent
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=ANSWER_S)
+        given = ("--gateway", self.known["gateway"], *words)
+        done = in_process.crawlctl(*given, env=os.environ | self.env, folder=self.state_dir.parent)
         assert not check or done.returncode == 0, done.stderr
         return done
 

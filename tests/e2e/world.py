@@ -30,6 +30,7 @@ from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from examples.story_checks import CHECKS, Places, query, run_folder
+from tests.support import in_process
 from tests.support.builds import command, environment
 
 T = TypeVar("T")
@@ -201,7 +202,7 @@ class World:
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``crawlctl`` over the gateway of this stack."""
         env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(self.stack.addresses["gateway"])}
-        done = subprocess.run([*command(*words)], capture_output=True, text=True, timeout=300, env=env)
+        done = in_process.crawlctl(*words, env=env, folder=Path())
         assert not check or done.returncode == 0, done.stderr
         return done
 

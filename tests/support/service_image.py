@@ -34,7 +34,7 @@ LOCK = ROOT / "requirements-image.lock"
 SLIM = (
     "rm -r temporalio/bridge/sdk-core temporalio/bridge/src && find botocore/data -mindepth 1 -maxdepth 1 -type d "
     "! -name events ! -name s3 ! -name signin ! -name sso ! -name sso-oidc ! -name sts -exec rm -r {} + "
-    "&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash -p \"$PWD\" kubernetes "
+    '&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash -p "$PWD" kubernetes '
     "&& find kubernetes -name '*.py' -delete"
 )
 #: The build stage, each step by what it is here. Another one, or another text, has to be carried out here as well.

@@ -1,0 +1,39 @@
+"""``crawlctl`` called in this process: one of its own takes half a second of processor before it does anything.
+
+How the program itself begins and ends is for tests/dev/test_exit_codes.py.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from crawler_lifecycle.cli import main
+
+
+def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """What it prints and its exit code, with this environment, in this folder. One at a time."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
+    with _environment(env), chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main.run(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
+    said = [text.buffer.getvalue().decode() for text in (out, err)]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(["crawlctl", *words], code, *said)
+
+
+@contextmanager
+def _environment(env: Mapping[str, str]) -> Iterator[None]:
+    before = os.environ.copy()
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
