@@ -72,6 +72,8 @@ def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | No
     return max(accumulate(steps), default=0)
 
 
+# `make soak-pools` is the long one of these; the store's contract has caps and order, and faults-short has kills.
+@pytest.mark.slow
 def test_caps_and_order_hold_while_everything_is_killed(pooled: World, server: MariaDb, tmp_path: Path) -> None:
     file = tmp_path / "journal"
     first = start(pooled, file, "narrow", TASKS, priority=5)

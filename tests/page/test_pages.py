@@ -17,7 +17,11 @@ def scene(stack: World) -> Mapping[str, object]:
     return prepare(stack)
 
 
-@pytest.mark.parametrize("name", PAGES)
+#: Views of which another state is played here, and which other tests leave to axe as well.
+AGAIN = ("attention", "found", "again", "waiting", "killed")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in AGAIN)) for name in PAGES])
 def test_axe_finds_nothing_and_it_fits_its_window(
     stack: World, browser: Browser, scene: Mapping[str, object], name: str
 ) -> None:

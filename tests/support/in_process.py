@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -16,7 +18,13 @@ from crawler_lifecycle.cli import main
 
 
 def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What it prints and its exit code, with this environment, in this folder. One at a time."""
+    """What it prints and its exit code, with this environment, in this folder.
+
+    Environment, folder and output are the process's own, so a thread beside the main one gets a process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        command = (sys.executable, "-m", "crawler_lifecycle.cli", *words)
+        return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
     with _environment(env), chdir(folder), redirect_stdout(out), redirect_stderr(err):
         try:
