@@ -56,6 +56,8 @@ NEXT_ATTEMPT = "The manager continues as its next attempt."
 NAME_MODULE = "name its module in LIFECYCLE_PLANS__MODULES of a worker, or put it into the folder of crawlctl dev"
 #: Seconds between the tries of a resume while the workflow of the former attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
+#: Seconds between the readings of its row until the workflow has recorded the next attempt.
+RECORDED_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 NO_WORKER = (
     "No plans worker has registered yet, so the class is not checked. If it cannot be used, the manager's error will "
     "say so as soon as a worker has registered."
@@ -124,8 +126,7 @@ class ManagerCommands:
         if row.status.terminal and new.fresh:
             return Commanded(row, fresh=False)
         if row.status.terminal:
-            await self._resume(row)
-            return Commanded(row, note=note)
+            return Commanded(await self._resume(row), note=note)
         begun = (
             self.notify(row) if row.owner_run_id else self.workflows.start_manager(row.manager_id, workflow_id_of(row))
         )
@@ -181,8 +182,8 @@ class ManagerCommands:
                     raise
         return found, None
 
-    async def _resume(self, row: ManagerRow) -> None:
-        """Start the workflow of the next attempt. The workflow itself records the attempt.
+    async def _resume(self, row: ManagerRow) -> ManagerRow:
+        """Start the workflow of the next attempt, which records it. Return that row; the former one if it takes long.
 
         Raises ``Problem`` 503 while Temporal is unavailable, because nothing has recorded the resume. Raises 409 while
         the workflow of the former attempt is still open.
@@ -191,9 +192,17 @@ class ManagerCommands:
             with needing_temporal(f"manager {row.manager_id} has ended and was not resumed; send this again later."):
                 chain = await self.workflows.start_manager(row.manager_id, workflow_id_of(row))
             if chain != row.owner_run_id:
-                return
+                return await self._next_attempt(row)
             await asyncio.sleep(pause_s)
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
+
+    async def _next_attempt(self, row: ManagerRow) -> ManagerRow:
+        """Wait for the next attempt, so that nobody who asks after this answer reads the former end."""
+        for pause_s in RECORDED_S:
+            await asyncio.sleep(pause_s)
+            if (now := await self.find(row.manager_id)).attempt != row.attempt:
+                return now
+        return row
 
     async def notify(self, row: ManagerRow) -> bool:
         """Wake the workflow of a manager after a change of its row, or start one if none is open.
@@ -235,8 +244,7 @@ class ManagerCommands:
         """Continue a paused manager, or one without a workflow. An ended manager continues as its next attempt."""
         row = await self.find(manager_id)
         if row.status.terminal:
-            await self._resume(row)
-            return Commanded(row, note=NEXT_ATTEMPT)
+            return Commanded(await self._resume(row), note=NEXT_ATTEMPT)
         if row.status is RunStatus.STOPPING:
             raise _not_now(row, "it is being stopped; resume it when it has ended")
         if row.paused:

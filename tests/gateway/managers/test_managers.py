@@ -29,6 +29,12 @@ BROKEN = PlanRow("shops.managers:Old", "manager", None, "", "f1", error="ImportE
 ITEMS = {"crawler": "plain", "flow_id": "f-1"}
 
 
+@pytest.fixture(autouse=True)
+def nobody_waits_for_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here none records anything by itself."""
+    monkeypatch.setattr("crawler_lifecycle.gateway.managers.commands.RECORDED_S", ())
+
+
 @pytest.fixture
 def registered(world: World) -> None:
     world.store.plans.register_plans("worker-1", [SHOPS, BROKEN, MODULE, GONE])
@@ -274,6 +280,25 @@ def test_a_resume_waits_for_the_workflow_that_closes(
     world.workflows.open.clear()
     assert client.post(f"/v1/managers/{one}/resume").status_code == 202
     assert claim(world, one).attempt == 2
+
+
+def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks right after it (`crawlctl manager resume 2; crawlctl manager wait 2`) is not told the former end."""
+    monkeypatch.setattr("crawler_lifecycle.gateway.managers.commands.RECORDED_S", (0.0, 0.0, 0.0))
+    one = started(client, **ITEMS)
+    end(world, one, claim(world, one))
+    begin = world.workflows.start_manager
+
+    async def recorded(manager_id: int, workflow_id: str) -> str:
+        chain = await begin(manager_id, workflow_id)
+        world.store.managers.claim_manager(manager_id, Owner(workflow_id, chain))
+        return chain
+
+    monkeypatch.setattr(world.workflows, "start_manager", recorded)
+    resumed = client.post(f"/v1/managers/{one}/resume").json()
+    assert (resumed["attempt"], resumed["status"], resumed["ended_at"]) == (2, "INITIALIZING", None)
 
 
 # --- steering ---------------------------------------------------------------------------------------------------------
