@@ -5,7 +5,6 @@ The other build is what git has of it, run by its own ``crawlctl dev``. A file n
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -18,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.store import head_version, read_schema
 from tests.dev.dev_support import Dev
 from tests.e2e.world import World, until
+from tests.support import in_process
 from tests.support.builds import ROOT
 
 LANDED = Path(__file__).with_name("landed.txt").read_text().strip()
@@ -65,12 +64,10 @@ class Load:
     phases: int = 0
 
     def call(self, *words: str, check: bool = True) -> str:
-        """What ``crawlctl`` of this build prints, called without a process of its own: these take half of the time."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main.run(["--gateway", self.gateway, *words])
-        assert code == 0 or not check, err.getvalue()
-        return out.getvalue().strip()
+        """What ``crawlctl`` of this build prints."""
+        done = in_process.crawlctl("--gateway", self.gateway, *words, env=os.environ, folder=Path())
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout.strip()
 
     def pages(self, number: int) -> tuple[str, ...]:
         return "-a", f"max_pages={number}", "-a", f"site={self.site}"

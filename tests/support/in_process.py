@@ -5,11 +5,13 @@ How the program itself begins and ends is for tests/dev/test_exit_codes.py.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -31,6 +33,8 @@ def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.Co
             code = main.run(words)
         except SystemExit as end:
             code = int(end.code or 0)
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # as the end of a process closes what is still open
     said = [text.buffer.getvalue().decode() for text in (out, err)]  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(["crawlctl", *words], code, *said)
 
