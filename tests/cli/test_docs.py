@@ -109,7 +109,7 @@ def test_data_and_programs_on_every_page_can_be_read() -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", DOCUMENT, re.MULTILINE)}
+    documented = {int(code) for code in re.findall(r"^- (\d+): ", DOCUMENT, re.MULTILINE)}
     assert documented == {int(code) for code in Exit}
 
 

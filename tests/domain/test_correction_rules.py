@@ -71,6 +71,6 @@ def test_every_kind_has_its_sentence_everywhere() -> None:
     assert all(re.fullmatch(r"[A-Z].*\.", meaning) for meaning in MEANINGS.values())
     assert set(KIND.__args__) == {kind.value for kind in CorrectionKind}  # type: ignore[attr-defined]
     section = PAGE.partition("## Kinds of corrections")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.M))
+    rows = dict(re.findall(r"^- `(\w+)`: (.+)$", section, re.M))
     assert {kind: rows.get(kind) for kind in CorrectionKind} == {kind: kind.meaning for kind in CorrectionKind}
     assert {source for source in SOURCES if f"`{source}`" not in PAGE} == set()

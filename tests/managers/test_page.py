@@ -31,7 +31,7 @@ def test_it_names_every_class_that_moves() -> None:
 
 def test_it_tells_every_key_of_the_metadata() -> None:
     [table] = re.findall(r"^## Metadata\n(.*?)\n## ", PAGE, re.DOTALL | re.MULTILINE)
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    rows = [line.split(": ")[0] for line in table.splitlines() if line.startswith("- `")]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == job_metadata(run()).keys()
 
 

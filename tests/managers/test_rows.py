@@ -16,6 +16,6 @@ ROWS = {
 def test_every_rule_has_a_test_or_a_reason() -> None:
     tests = re.findall(r"^def test_((?:s\d\d_|sd\d+_)+)", "".join(map(Path.read_text, HERE.glob("*.py"))), re.MULTILINE)
     tested = {f"S-{'D' if d else ''}{number}" for names in tests for d, number in re.findall(r"s(d?)(\d+)", names)}
-    reasons = set(re.findall(r"^\| (S-D?\d+) [^|]+\| [^|]{20,}\|$", PAGE.read_text(), re.MULTILINE))
+    reasons = set(re.findall(r"^- (S-D?\d+) \([^)]+\): .{20,}$", PAGE.read_text(), re.MULTILINE))
     assert tested | reasons == ROWS
     assert tested & reasons == set()

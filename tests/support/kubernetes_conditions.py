@@ -87,7 +87,7 @@ def condition_of(said: Mapping[str, Any]) -> Condition:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the documentation's tables of conditions."""
+    """One line of the documentation's lists of conditions."""
 
     condition: str
     shows: str
@@ -96,17 +96,23 @@ class Row:
     again: str
 
 
+_COMMON = re.compile(r"Status of all: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?\.")
+_LINE = re.compile(
+    r'- ([^":(]+?)(?: \(.+?\))?(?:: "([^"]+)")?(?:: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?)?', re.ASCII
+)
+
+
 def rows() -> list[Row]:
-    """All of them, in order. Where the text says the status of all, the table has three columns."""
+    """All of them, in order. A line without a status has that which the text says of all."""
     found, common = [], ("", "")
     for line in "".join(page.read_text() for page in PAGES).splitlines():
-        if said := re.match(r"Status of all: (\w+(?: `\w+`)?)(?:; again: (yes|no))?\.", line):
+        if said := _COMMON.match(line):
             common = said[1], said[2] or ""
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
-        if cells and cells[0] != "condition":
-            assert len(cells) in (3, 5), line
-            shows, sentence, again = cells[2:] if len(cells) == 5 else (common[0], cells[2], common[1])
-            found.append(Row(cells[0], shows, sentence, again))
+        elif line.startswith("- "):
+            parts = _LINE.fullmatch(line)
+            assert parts, line
+            shows, again = (parts[3], parts[4] or "") if parts[3] else common
+            found.append(Row(parts[1], shows, parts[2] or "", again))
     return found
 
 

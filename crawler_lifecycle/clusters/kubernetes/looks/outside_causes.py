@@ -1,4 +1,4 @@
-"""Causes of an end outside the crawler: the cluster, its node or a person (the table is in docs/kubernetes-ends.md).
+"""Causes of an end outside the crawler: the cluster, its node or a person (the list is in docs/kubernetes-ends.md).
 
 Three clocks are involved: the node's for the crawler's end, the API server's for a deletion, and that of another part
 of the cluster for a disruption mark. Within the margin of two clocks (``domain.clocks``) the times do not show which

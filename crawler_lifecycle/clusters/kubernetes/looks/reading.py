@@ -1,4 +1,4 @@
-"""Reading: one observation from the objects of one task (the table is in docs/kubernetes-waits.md). No I/O.
+"""Reading: one observation from the objects of one task (the list is in docs/kubernetes-waits.md). No I/O.
 
 The pod decides, because a Job's conditions are later than its pods: by a second on an idle control plane, by minutes on
 a busy one. The Job is used for facts that only it has: its deadline, its deletion, a pod that cannot be created. The
