@@ -382,7 +382,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
     assert second["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":0.5.0")
 
     release("rollback", "1")
-    assert images() == {"registry.corp.test/crawler-lifecycle:0.4.0"}
+    assert images() == {"registry.corp.test/crawler-lifecycle:1.0.0"}
     settings = cluster.admin.get(f"/api/v1/namespaces/{place}/configmaps/crawler-lifecycle")["data"]
     assert "LIFECYCLE_AUDIT__EVERY_S" not in settings
     assert migration()["metadata"]["uid"] == second["metadata"]["uid"], "the schema does not go back"
@@ -396,7 +396,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
         == {*("nothing-unless-allowed", "crawls-to-the-internet", "crawls-to-name-service", "crawls-to-gateway")}
     ), "what still crawls stays closed"
     release("install", *words)
-    assert images() == {"registry.corp.test/crawler-lifecycle:0.4.0"}, "and it takes over what was kept"
+    assert images() == {"registry.corp.test/crawler-lifecycle:1.0.0"}, "and it takes over what was kept"
 
 
 def test_a_schema_that_cannot_be_upgraded_leaves_the_processes_alone(cluster: Cluster) -> None:
