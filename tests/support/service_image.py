@@ -34,7 +34,7 @@ LOCK = ROOT / "requirements-image.lock"
 SLIM = (
     "rm -r temporalio/bridge/sdk-core temporalio/bridge/src && find botocore/data -mindepth 1 -maxdepth 1 -type d "
     "! -name events ! -name s3 ! -name signin ! -name sso ! -name sso-oidc ! -name sts -exec rm -r {} + "
-    "&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash -p \"$PWD\" kubernetes "
+    '&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash -p "$PWD" kubernetes '
     "&& find kubernetes -name '*.py' -delete"
 )
 #: The build stage, each step by what it is here. Another one, or another text, has to be carried out here as well.
@@ -188,11 +188,11 @@ def unpacked(own: Path, venv: Path, site: Path) -> None:
 # --- the image -------------------------------------------------------------------------------------------------------
 
 
-def assemble(path: Path, reference: str = REFERENCE) -> Path:
+def assemble(path: Path, reference: str = REFERENCE, build_id: str = BUILD_ID) -> Path:
     """Write the archive; with ``CRAWL_IMAGES`` it is the one that ``make image`` built there."""
     if built := os.environ.get("CRAWL_IMAGES"):
         return renamed(Path(built, "crawler-lifecycle.oci.tar"), path, reference)
-    made = recipe()
+    made = recipe(build_id=build_id)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
         venv, site, state = folder / "venv", folder / "site", folder / "state"
