@@ -78,7 +78,7 @@ class Page:
 
     def one_line(self, begins: str) -> str:
         """A command that stands in a sentence."""
-        return " ".join(self._one(f"`({begins} [^`]+)`").split())
+        return " ".join(self._one(f"`({begins}\\s[^`]+)`").split())
 
     def _one(self, pattern: str) -> str:
         found = re.search(pattern, self.text, re.DOTALL)
