@@ -25,6 +25,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.clusters.kubernetes import labels
 from tests.kubernetes.cluster import binaries
+from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 from tests.kubernetes.real.installation import CRAWLS, PATIENCE_S, SCHEMA, SERVICES, Installation
@@ -148,7 +149,7 @@ class Release(Installation):
         shops |= {"args": {"site": {"required": True}}, "resources": {"cpu": "250m", "memory": "256Mi"}}
         values["catalogue"] += [
             {"name": "told", "kind": "command", "command": ["python3", "-c", PROGRAM], "image": ACTOR}
-            | {"args": {"site": {"required": True}, "n": {"required": False}}, "stop_signal": "SIGTERM"}
+            | {"args": {"site": {"required": True}, "number": {"required": False}}, "stop_signal": "SIGTERM"}
             | {"resources": {"cpu": "30m", "memory": "96Mi"}}
         ]
         for one in ("apiServer", "temporal", "database"):
@@ -162,6 +163,12 @@ class Release(Installation):
         path = self.folder / name
         path.write_text(yaml.safe_dump(values))
         return path
+
+    def end(self) -> None:
+        """Also the namespace that an administrator made, which has no label of ours."""
+        with suppress(AdminError):  # it was never made
+            self.admin.delete(f"/api/v1/namespaces/{SERVICES}")
+        super().end()
 
     # --- the page's commands -----------------------------------------------------------------------------------------
 
@@ -373,7 +380,9 @@ class Load:
         """A run, accepted once however often it has to be asked for; ``held``: it goes on until it is let go."""
         key, site = uuid.uuid4().hex, {"site": self.journal.url}
         request: dict[str, Any] = {"crawler": "told"}
-        request |= {"args": site} if tasks == 1 else {"tasks": [{"args": site | {"n": str(n)}} for n in range(tasks)]}
+        request |= (
+            {"args": site} if tasks == 1 else {"tasks": [{"args": site | {"number": str(n)}} for n in range(tasks)]}
+        )
         run_id = int(self.insist(lambda gateway: gateway.start(request, key))["run_id"])
         if held:
             self.journal.held.add(run_id)

@@ -80,12 +80,19 @@ class Manager:
         monkeypatch.setenv("LIFECYCLE_GATEWAY__TOKEN", load.release.tokens["operate"])
         self._load, self.jobs = load, 1
         lines = folder / "jobs.jsonl"
-        lines.write_text(json.dumps({"site": load.journal.url, "n": "0"}) + "\n")
+        lines.write_text(json.dumps({"site": load.journal.url, "number": "0"}) + "\n")
         words = ("manager", "start", "--crawler", "told", "--each", str(lines), "--max-running", "1", "--keep-open")
         self.id = self._call(*words, "--flow", "one", "--request-id", "one", "-o", "name")
 
     def add(self, *more: str) -> None:
-        words = ("-a", f"site={self._load.journal.url}", "-a", f"n={self.jobs}", "--request-id", f"job-{self.jobs}")
+        words = (
+            "-a",
+            f"site={self._load.journal.url}",
+            "-a",
+            f"number={self.jobs}",
+            "--request-id",
+            f"job-{self.jobs}",
+        )
         self._call("manager", "add", self.id, *words, *more)
         self.jobs += 1
 
