@@ -413,7 +413,7 @@ class Load:
 
     def _ask(self) -> None:
         """Each question by a connection of its own, as another client's would be."""
-        url = f"http://{self.release.network.address('gateway', SERVICES)}:8500/v1/runs?limit=1"
+        url = f"http://{self.release.network.address('gateway', SERVICES)}:8500/v1/runs/1"
         headers = {"Authorization": f"Bearer {self.release.tokens['read']}"}
         while not self._over.wait(0.25):
             begun, wrong = time.monotonic(), ""

@@ -201,7 +201,8 @@ def under_load(load: Load, manager: Manager, name: str) -> Iterator[None]:
     questions, failed, longest, slowest = load.silence(since)
     said = f"{questions} questions, {failed} failed, silent for {longest:.1f} s at most, slowest answer {slowest:.1f} s"
     print(f"{name}: {len(load.accepted) - before} runs accepted; gateway: {said}", flush=True)
-    assert longest <= SILENCE_S, [one for one in load.asked if one[2]]
+    if longest > SILENCE_S:
+        load.errors.append(f"{name}: {said}: {[one for one in load.asked if one[2]][:5]}")
     assert len(load.accepted) > before, "no run began meanwhile"
     with release.gateway() as gateway:
         assert gateway.run(across)["tasks"] == {"RUNNING": 1}
