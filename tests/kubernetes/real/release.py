@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -198,33 +199,40 @@ class Release(Installation):
         made = self.secrets()
         self.made = {one["metadata"]["name"] for one in made} | {"registry"}
         (self.folder / "secrets.yaml").write_text(yaml.safe_dump_all(made))
-        *first, last = page.first_time()
+        *first, _ = page.first_time()
         for command in first:
             self.type(page, command)
         self._login(SERVICES)
-        done: list[object] = []
+        self._apply(page, values, self._login)
+
+    def upgrade(self, page: Page, values: Path) -> None:
+        """ "A new version": the last line again. The changelog asks for grants where a table is new."""
+        self._apply(page, values)
+
+    def _apply(self, page: Page, values: Path, login: Callable[[str], None] | None = None) -> None:
+        """The last line, and what an administrator does meanwhile in another terminal."""
+        place = f"/apis/batch/v1/namespaces/{SERVICES}/jobs/db-upgrade"
+        before = self.admin.find(place)
+
+        def migrated() -> bool:
+            job = self.admin.find(place)
+            return bool(job and job.get("status", {}).get("succeeded")) and _uid(job) != _uid(before)
 
         def other_terminal() -> None:
-            job = f"/apis/batch/v1/namespaces/{SERVICES}/jobs/db-upgrade"
-            until(lambda: _complete(self.admin.find(job)), "the tables", PATIENCE_S)
+            until(migrated, "the tables", PATIENCE_S)
             self.grant(page.folder / "docs")
-            until(lambda: self.admin.find(f"/api/v1/namespaces/{CRAWLS}"), "the namespace of crawls", PATIENCE_S)
-            self._login(CRAWLS)
-            done.append(True)
+            if login:
+                until(lambda: self.admin.find(f"/api/v1/namespaces/{CRAWLS}"), "the namespace of crawls", PATIENCE_S)
+                login(CRAWLS)
 
-        thread = threading.Thread(target=other_terminal)
-        thread.start()
-        self.type(page, last, values)
-        thread.join()
-        assert done, "the grants and the login"
+        with ThreadPoolExecutor(1) as beside:
+            done = beside.submit(other_terminal)
+            self.type(page, page.first_time()[-1], values)
+            done.result()
 
     def _login(self, namespace: str) -> None:
         words = ("--docker-server=crawl.test", "--docker-username=puller", "--docker-password=nothing")
         self.kubectl("create", "secret", "docker-registry", "registry", "-n", namespace, *words)
-
-    def upgrade(self, page: Page, values: Path) -> None:
-        """ "A new version": the last line again."""
-        self.type(page, page.first_time()[-1], values)
 
     def images(self) -> set[str]:
         """Tags of what our processes are made of that are ready and stay."""
@@ -274,8 +282,8 @@ class Release(Installation):
         return found
 
 
-def _complete(job: Document | None) -> bool:
-    return bool(job and job.get("status", {}).get("succeeded"))
+def _uid(job: Document | None) -> str | None:
+    return job["metadata"]["uid"] if job else None
 
 
 # --- what the crawls themselves say ----------------------------------------------------------------------------------
