@@ -261,11 +261,8 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
         right = "CANCELLED" if run_id in load.stopped else "SUCCEEDED"
         assert (status, retry, superseded) == (right, 0, None), (run_id, index)
     for run_id, number in tasks.items():
-        pods = release.objects(run_id, "pods")
-        phases = [pod["status"]["phase"] for pod in pods]
-        assert phases == ([] if run_id in load.stopped else ["Succeeded"] * number), run_id
-        done = [job["status"].get("succeeded") for job in release.objects(run_id, "jobs")]
-        assert done == ([] if run_id in load.stopped else [1] * number), run_id
+        right = [] if run_id in load.stopped else [("Succeeded", 1)] * number
+        until(lambda run_id=run_id, right=right: on_cluster(release, run_id) == right, f"{run_id}: {right}", 60)  # type: ignore[misc]
     with release.gateway("admin") as admin:
         audit_id = admin.audit(repair=False)["audit_id"]
         until(lambda: (admin.audit_report(audit_id) or {}).get("ended_at"), "the audit's report", PATIENCE_S)
@@ -274,3 +271,10 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
     assert report["findings"] == []
     told = f"{len(tasks) + 1} runs, {sum(tasks.values()) + 1} tasks, {len(load.stopped)} of them stopped"
     print(f"{told}; each executed once, with its status and its archive", flush=True)
+
+
+def on_cluster(release: Release, run_id: int) -> list[tuple[str, int]]:
+    """Phase of each pod of a run, and how many pods its Job counts as succeeded, a moment later."""
+    phases = [pod["status"]["phase"] for pod in release.objects(run_id, "pods")]
+    counted = [job["status"].get("succeeded") for job in release.objects(run_id, "jobs")]
+    return list(zip(phases, counted, strict=False)) if len(phases) == len(counted) else [("", -1)]
