@@ -191,7 +191,7 @@ def under_load(load: Load, manager: Manager, name: str) -> Iterator[None]:
     across, stopped = load.long(), load.long()
     before, since = len(load.accepted), time.monotonic()
     manager.add()
-    middle = threading.Timer(8, load.stop, [stopped])
+    middle = threading.Timer(15, load.stop, [stopped])
     middle.start()
     with release.step(name):
         yield
