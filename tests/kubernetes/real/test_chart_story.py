@@ -29,10 +29,11 @@ import pytest
 from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.problems import Exit
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import until
+from tests.kubernetes.cluster.processes import ClusterFailed, until
 from tests.kubernetes.real.installation import CRAWLS, PATIENCE_S, SERVICES
 from tests.kubernetes.real.release import FORMER, NEXT, Journal, Load, Release
 from tests.support.folders import reachable_folder
+from tests.support.manifests import Document
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 #: "Chart from an empty test cluster to the first crawl in pods."
@@ -131,13 +132,13 @@ def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
     spans = [load.long()]  # it lives across everything
     load.begin()
     try:
-        with under_load(load, manager, "upgrade to this build"):
+        with under_load(load, manager, spans, "upgrade to this build"):
             release.upgrade(release.next, this)
         assert release.images() == {NEXT}
-        with under_load(load, manager, "rollback"):
+        with under_load(load, manager, spans, "rollback"):
             back(release)
         assert release.images() == {FORMER}
-        with under_load(load, manager, "upgrade again"):
+        with under_load(load, manager, spans, "upgrade again"):
             release.upgrade(release.next, this)
         assert release.images() == {NEXT}
     finally:
@@ -146,13 +147,17 @@ def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
     manager.end()
     closed(release, load, first, besides=spans)
 
-    [pod] = release.objects(spans[0], "pods")
+    pod = executing(release, spans[0])
     with release.step("uninstall"):
         release.type(release.next, release.next.one_line("helm uninstall"))
         until(lambda: release.left() <= stays(release), "the end of the release", PATIENCE_S, pause_s=1)
     assert release.left() == stays(release)
     heard = journal.asked[spans[0]]
-    until(lambda: journal.asked[spans[0]] > heard + 3, "the crawl that was left open goes on", PATIENCE_S)
+    try:
+        until(lambda: journal.asked[spans[0]] > heard + 3, "the crawl that was left open goes on", 60)
+    except ClusterFailed as error:
+        raise AssertionError(f"{error}\n{release.said(pod)}") from None
+    assert executing(release, spans[0])["metadata"]["uid"] == pod["metadata"]["uid"]
 
     with release.step("install again"):
         release.upgrade(release.next, this)
@@ -185,7 +190,7 @@ def back(release: Release) -> None:
 
 
 @contextlib.contextmanager
-def under_load(load: Load, manager: Manager, name: str) -> Iterator[None]:
+def under_load(load: Load, manager: Manager, goes_on: Collection[int], name: str) -> Iterator[None]:
     """A step while crawls begin and end; one goes on across it and one is stopped in the middle of it."""
     release = load.release
     across, stopped = load.long(), load.long()
@@ -205,11 +210,18 @@ def under_load(load: Load, manager: Manager, name: str) -> Iterator[None]:
         load.errors.append(f"{name}: {said}: {[one for one in load.asked if one[2]][:5]}")
     assert len(load.accepted) > before, "no run began meanwhile"
     with release.gateway() as gateway:
-        assert gateway.run(across)["tasks"] == {"RUNNING": 1}
-        [pod] = release.objects(across, "pods")
-        assert pod["status"]["phase"] == "Running"
+        for run_id in (across, *goes_on):
+            executing(release, run_id)
+            assert gateway.run(run_id)["tasks"] == {"RUNNING": 1}
         until(lambda: gateway.run(stopped)["status"] == "FAILED", "the end of the stopped run", PATIENCE_S)
     load.journal.held.discard(across)
+
+
+def executing(release: Release, run_id: int) -> Document:
+    """The only pod of a run, which executes."""
+    [pod] = release.objects(run_id, "pods")
+    assert pod["status"]["phase"] == "Running", release.said(pod)
+    return pod
 
 
 def running(release: Release) -> list[str]:
