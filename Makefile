@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -19,6 +19,7 @@ help:
 	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
 	@echo "make test-foreign  docs/foreign-crawlers.md: Crawlee, Playwright and browsertrix are installed, crawl, are stopped, killed and go on"
 	@echo "make test-upgrade  an installation of the last landed build (tests/dev/landed.txt) is upgraded, rolled back and upgraded again under load"
+	@echo "make test-chart    the Helm chart of the last landed build on a real node, upgraded, rolled back and removed while crawls go on, with times (root)"
 	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
 	@echo "make test-oidc  people log in by a real OpenID Connect provider, Dex, which it builds first (Go; once)"
 	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, promtool, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
@@ -119,6 +120,10 @@ test-foreign: test-deps env
 # 50 open runs, 5 managers, 5 graphs, 20 schedules; `make test-embedded` plays a tenth of it.
 test-upgrade: env
 	@$(PY) -m pytest -q -m slow tests/dev/test_upgrade.py
+
+# Twelve pods of ours, four times anew, while crawls go on; it prints the seconds of each step.
+test-chart: test-deps kube-binaries
+	@$(PY) -m pytest -q -s -m slow tests/kubernetes/real/test_chart_story.py
 
 # One browser and one stack, which some of the tests kill: one at a time.
 test-page: env

@@ -5,13 +5,10 @@ The other build is what git has of it, run by its own ``crawlctl dev``. A file n
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
-import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,29 +19,14 @@ from crawler_lifecycle.store import head_version, read_schema
 from tests.dev.dev_support import Dev
 from tests.e2e.world import World, until
 from tests.support import in_process
-from tests.support.builds import ROOT
+from tests.support.builds import LANDED, ROOT, checked_out
 
-LANDED = Path(__file__).with_name("landed.txt").read_text().strip()
 SETTINGS = {
     "LIFECYCLE_PLANS__MODULES": '["examples.graphs", "examples.managers"]',
     "LIFECYCLE_RETRIES": '{"max": 0}',
     "LIFECYCLE_CLUSTER__SLOTS": "64",
 }
 LOOKS, SELDOM = ("--poll-minutes", "0.02,0.03", "-o", "name"), ("--poll-minutes", "0.1,0.2", "-o", "name")
-
-
-def checked_out(commit: str, folder: Path) -> Path:
-    """The sources of a commit, which a shallow clone fetches. Raises ``CalledProcessError`` without them."""
-
-    def git(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=check)
-
-    if git("cat-file", "-e", commit, check=False).returncode:
-        git("fetch", "--quiet", "--depth", "1", "origin", commit)
-    packed = git("archive", commit, "crawler_lifecycle", "examples", "workers").stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
 
 
 @dataclass
@@ -125,7 +107,8 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
     endless.write_text("- {name: long, kind: command, command: [sleep, '3600']}\n")
     for name, value in {**SETTINGS, "LIFECYCLE_MORE_CRAWLERS": str(endless)}.items():
         monkeypatch.setenv(name, value)
-    landed, state = checked_out(LANDED, tmp_path / "landed"), tmp_path / "work" / "state"
+    landed = checked_out(LANDED, tmp_path / "landed", "crawler_lifecycle", "examples", "workers")
+    state = tmp_path / "work" / "state"
     former = Dev(state, env={"PYTHONPATH": str(landed)})
     port = processes.free_port()
     load = Load(tmp_path, each, runs, schedules, f"http://127.0.0.1:{port}")

@@ -225,6 +225,7 @@ REFUSED = [
     (["temporal.address="], "temporal.address is empty", "HOST:PORT"),
     (["archive.url="], "archive.url is empty", "s3://BUCKET/PREFIX"),
     (["catalogue=null"], "catalogue and existingCatalogue are empty", "list your crawlers"),
+    (["catalogue[0].name=shops", "catalogue[0].args.false.required=true"], "catalogue[shops].args has false", "quotes"),
     (["existingCatalogue=mine"], 'existingCatalogue is "mine"', "one of the two"),
     ([f"crawls.namespace={SERVICES}"], "crawls.namespace is", "namespace of their own"),
     (["settings.LIFECYCLE_CLUSTER__NAMESPACE=x"], "LIFECYCLE_CLUSTER__NAMESPACE is", "take it out of settings"),

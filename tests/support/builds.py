@@ -5,13 +5,18 @@ A copy is what a deployment is: patching a module in a running process would cha
 
 from __future__ import annotations
 
+import io
 import shutil
+import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+#: The commit of the last landed build.
+LANDED = (ROOT / "tests/dev/landed.txt").read_text().strip()
 
 
 @dataclass(frozen=True)
@@ -43,3 +48,17 @@ def command(*words: str) -> Sequence[str]:
 def environment(env: Mapping[str, str], **more: str) -> dict[str, str]:
     """An environment that lets the working directory decide which build is executed."""
     return {key: value for key, value in env.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")} | more
+
+
+def checked_out(commit: str, folder: Path, *paths: str) -> Path:
+    """These paths of a commit, or all of it; a shallow clone fetches it. Raises ``CalledProcessError`` without it."""
+
+    def git(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=check)
+
+    if git("cat-file", "-e", commit, check=False).returncode:
+        git("fetch", "--quiet", "--depth", "1", "origin", commit)
+    packed = git("archive", commit, *paths).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder

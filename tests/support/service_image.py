@@ -188,11 +188,11 @@ def unpacked(own: Path, venv: Path, site: Path) -> None:
 # --- the image -------------------------------------------------------------------------------------------------------
 
 
-def assemble(path: Path, reference: str = REFERENCE) -> Path:
+def assemble(path: Path, reference: str = REFERENCE, build_id: str = BUILD_ID) -> Path:
     """Write the archive; with ``CRAWL_IMAGES`` it is the one that ``make image`` built there."""
     if built := os.environ.get("CRAWL_IMAGES"):
         return renamed(Path(built, "crawler-lifecycle.oci.tar"), path, reference)
-    made = recipe()
+    made = recipe(build_id=build_id)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
         venv, site, state = folder / "venv", folder / "site", folder / "state"

@@ -7,6 +7,9 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- include "checks.placeholders" (list "" (omit $v "catalogue" "existingCatalogue")) }}
 {{- range $crawler := $v.catalogue }}
 {{- include "checks.placeholders" (list (printf "catalogue[%s].image" $crawler.name) ($crawler.image | default "")) }}
+{{- range $read := list "true" "false" }}
+{{- if hasKey ($crawler.args | default dict) $read }}{{ include "refuse" (list (printf "catalogue[%s].args" $crawler.name) (printf "has %s, as which names like y, n, on and no are read here" $read) "put that name into quotes") }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{- if and $v.priorityClasses.create (not (and $v.priorityClasses.services.name $v.priorityClasses.crawls.name)) }}{{ include "refuse" (list "priorityClasses" "has an empty name, and create is true" "give both names, or set create=false") }}{{ end }}

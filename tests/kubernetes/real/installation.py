@@ -139,9 +139,9 @@ class Installation:
             self.database.execute(f"CREATE USER {name}@'%' IDENTIFIED BY '{password}'")
         self.database.execute(f"GRANT ALL ON {SCHEMA}.* TO owner@'%'")
 
-    def grant(self) -> None:
+    def grant(self, docs: Path = DEPLOY.parent / "docs") -> None:
         """The rights of the services' user, word for word as the page has them."""
-        page = (DEPLOY.parent / "docs/security.md").read_text()
+        page = (docs / "security.md").read_text()
         granted = re.findall(r"^GRANT .* TO services@'%';$", page, re.MULTILINE)
         assert len(granted) > 10
         for statement in granted:
