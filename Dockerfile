@@ -17,12 +17,12 @@ RUN python -m pip --python /opt/crawler-lifecycle/bin/python install --no-compil
  && find /opt/crawler-lifecycle/bin -type f -delete
 # 70 MB that no process here opens: Temporal's Rust sources, descriptions of AWS services that are not called, and the
 # text of what is generated for Kubernetes (compiled it stays, and a traceback still names its lines).
-RUN cd /opt/crawler-lifecycle/lib/python3*/site-packages \
- && rm -r temporalio/bridge/sdk-core temporalio/bridge/src \
- && find botocore/data -mindepth 1 -maxdepth 1 -type d \
+RUN site=$(echo /opt/crawler-lifecycle/lib/python3*/site-packages) \
+ && rm -r "$site/temporalio/bridge/sdk-core" "$site/temporalio/bridge/src" \
+ && find "$site/botocore/data" -mindepth 1 -maxdepth 1 -type d \
       ! -name events ! -name s3 ! -name signin ! -name sso ! -name sso-oidc ! -name sts -exec rm -r {} + \
- && PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash -p "$PWD" kubernetes \
- && find kubernetes -name '*.py' -delete
+ && PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash "$site/kubernetes" \
+ && find "$site/kubernetes" -name '*.py' -delete
 # The wheel that was tested is the wheel that is shipped (`make wheel`). The same sources give the same bytes: nothing
 # that is compiled holds a time, an order of a set that chance chose, or what another file left in memory.
 COPY dist/*.whl ./

@@ -32,10 +32,11 @@ VENV, STATE = "/opt/crawler-lifecycle", "/state"
 LOCK = ROOT / "requirements-image.lock"
 #: What the build stage removes of the packages; carried out here as it stands there.
 SLIM = (
-    "rm -r temporalio/bridge/sdk-core temporalio/bridge/src && find botocore/data -mindepth 1 -maxdepth 1 -type d "
+    'rm -r "$site/temporalio/bridge/sdk-core" "$site/temporalio/bridge/src" '
+    '&& find "$site/botocore/data" -mindepth 1 -maxdepth 1 -type d '
     "! -name events ! -name s3 ! -name signin ! -name sso ! -name sso-oidc ! -name sts -exec rm -r {} + "
-    '&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash -p "$PWD" kubernetes '
-    "&& find kubernetes -name '*.py' -delete"
+    '&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash "$site/kubernetes" '
+    "&& find \"$site/kubernetes\" -name '*.py' -delete"
 )
 #: The build stage, each step by what it is here. Another one, or another text, has to be carried out here as well.
 BUILD = (
@@ -48,7 +49,7 @@ BUILD = (
         f"python -m pip --python {VENV}/bin/python install --no-compile --require-hashes "
         f"--only-binary :all: -r requirements-image.lock && find {VENV}/bin -type f -delete",
     ),
-    ("RUN", f"cd {VENV}/lib/python3*/site-packages && {SLIM}"),
+    ("RUN", f"site=$(echo {VENV}/lib/python3*/site-packages) && {SLIM}"),
     ("COPY", "dist/*.whl ./"),
     (
         "RUN",
@@ -131,7 +132,7 @@ def packages() -> Path:
         unfinished.chmod(0o755)
         install(unfinished, LOCK)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        subprocess.run(["sh", "-ec", SLIM], cwd=unfinished, env={**os.environ, "PATH": path}, check=True)
+        subprocess.run(["sh", "-ec", SLIM], env={**os.environ, "PATH": path, "site": str(unfinished)}, check=True)
         compiled(unfinished)
         unfinished.rename(kept)
     except OSError:
