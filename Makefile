@@ -76,12 +76,11 @@ STACK := tests/e2e/test_readme.py
 # What plays beside something else tells its output when it is over.
 held = told=$$($(1) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
 
-# What waits or has one processor's work to do runs beside what has more: types and compiling, then the tests and the stack.
+# What waits or has one processor's work to do runs beside what has more: types, the site and a stack beside the tests.
 test: lint
-	@$(MAKE) --no-print-directory -j2 types site $(COMPILED)
-	@$(MAKE) --no-print-directory -j2 test-together test-stack
+	@$(MAKE) --no-print-directory -j3 test-together types site test-stack
 
-test-together: env
+test-together: env $(COMPILED)
 	@$(PY) -m pytest -q $(TOGETHER)
 
 test-stack: env

@@ -34,10 +34,10 @@ def main() -> int:
 
 
 def again(chosen: list[build.Image]) -> int:
-    """Build once more with nothing of the last build, and compare the digests."""
+    """Build once more, and compare the digests."""
     with tempfile.TemporaryDirectory() as name:
         other = []
-        for image, path in build.all_built(build.plan(again=True), chosen, Path(name)):
+        for image, path in build.all_built(build.plan(), chosen, Path(name)):
             with build.opened(path) as now, build.opened(build.DIST / path.name) as before:
                 same = now.digest == before.digest
                 print(f"{image.name}: {'the same digest' if same else 'ANOTHER digest'} as that of dist/images")

@@ -65,8 +65,6 @@ class Plan:
     epoch: int
     bases: dict[str, str] = field(default_factory=dict)
     """Build arguments that name the bases; none: those of the Dockerfiles."""
-    again: bool = False
-    """Take nothing from an earlier build."""
 
 
 def engine() -> str:
@@ -82,7 +80,7 @@ def _answers() -> bool:
     return subprocess.run(["docker", "info"], capture_output=True).returncode == 0  # noqa: S607
 
 
-def plan(*, fresh: bool = False, again: bool = False) -> Plan:
+def plan(*, fresh: bool = False) -> Plan:
     """By the newest commit, and by ``BUILDER``, ``BUILD_ID``, ``PYTHON_IMAGE``, ``RUNTIME_IMAGE``, ``MIRROR``."""
     found = engine()
     bases = {name: os.environ[name] for name in ("PYTHON_IMAGE", "RUNTIME_IMAGE") if os.environ.get(name)}
@@ -90,7 +88,7 @@ def plan(*, fresh: bool = False, again: bool = False) -> Plan:
         bases = {"PYTHON_IMAGE": load(found, "build", fresh), "RUNTIME_IMAGE": load(found, "runtime", fresh)}
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
     build_id = os.environ.get("BUILD_ID") or _git("rev-parse", "--short=12", "HEAD")
-    return Plan(found, build_id, _git("rev-parse", "HEAD"), int(epoch), bases, again)
+    return Plan(found, build_id, _git("rev-parse", "HEAD"), int(epoch), bases)
 
 
 def load(by: str, kind: str, fresh: bool) -> str:
@@ -114,7 +112,9 @@ def command(image: Image, made: Plan) -> list[str]:
     given = {**(arguments if image.dockerfile == "Dockerfile" else {}), **made.bases}
     options = ["--file", image.dockerfile, "--tag", f"{image.name}:{made.build_id}"]
     options += [f"--build-arg={name}={value}" for name, value in given.items()]
-    options += ["--no-cache"] if made.again else []
+    # Buildah 1.28 takes a layer from its cache although a build argument in it is another one: the image would tell the
+    # build id of the last build.
+    options += ["--no-cache"]
     if made.engine != "docker":
         # No time of the build, nothing about the engine: the same sources and the same base give the same digest.
         options += ["--layers", "--format=oci", "--identity-label=false", f"--timestamp={made.epoch}"]

@@ -101,8 +101,9 @@ def test_no_process_of_ours_has_more_than_restricted_allows(installed: Installat
         mounts = [line.split() for line in (process / "mounts").read_text().splitlines()]
         assert next(options for _, place, _, options, *_ in mounts if place == "/").startswith("ro,")
         assert (process / "cwd").readlink() == Path("/var/lib/crawler-lifecycle")
-        account = f"/proc/{process.name}/root/var/run/secrets/kubernetes.io/serviceaccount/token"
-        assert Path(account).exists() is (component in rbac.COMPONENTS), component
+        # Of the mounts, since /var/run of an image may be a link, which would be followed on this machine.
+        account = any(place.endswith("/secrets/kubernetes.io/serviceaccount") for _, place, *_ in mounts)
+        assert account is (component in rbac.COMPONENTS), component
 
 
 def processes_of(pod: Document) -> list[Path]:
