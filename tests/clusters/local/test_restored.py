@@ -150,8 +150,9 @@ def test_a_process_whose_folder_is_gone_still_says_whose_it_is(stand: Stand) -> 
     later = stand.run("after")
     stand.deploy(later)
     wait_until(lambda: stand.phase(later, stand.ref(later)) is Phase.EXECUTING)
-    found = {(task.run, task.stray) for task in stand.cluster.inventory()}
-    assert found == {(former.run, True), (later.run, False)}
+    # One reading of /proc may meet a process that is about to execute another program; audits read again.
+    wanted = {(former.run, True), (later.run, False)}
+    wait_until(lambda: {(task.run, task.stray) for task in stand.cluster.inventory()} == wanted)
     stand.cluster.kill(later.run, stand.ref(later))
     assert stand.phase(former, theirs) is Phase.EXECUTING
     stand.cluster.kill(former.run, theirs)
