@@ -110,11 +110,10 @@ def command(image: Image, made: Plan) -> list[str]:
     """The engine's call. Podman's is buildah's."""
     arguments = {"VERSION": version("crawler-lifecycle"), "BUILD_ID": made.build_id, "REVISION": made.revision}
     given = {**(arguments if image.dockerfile == "Dockerfile" else {}), **made.bases}
-    options = ["--file", image.dockerfile, "--tag", f"{image.name}:{made.build_id}"]
-    options += [f"--build-arg={name}={value}" for name, value in given.items()]
     # Buildah 1.28 takes a layer from its cache although a build argument in it is another one: the image would tell the
     # build id of the last build.
-    options += ["--no-cache"]
+    options = ["--no-cache", "--file", image.dockerfile, "--tag", f"{image.name}:{made.build_id}"]
+    options += [f"--build-arg={name}={value}" for name, value in given.items()]
     if made.engine != "docker":
         # No time of the build, nothing about the engine: the same sources and the same base give the same digest.
         options += ["--layers", "--format=oci", "--identity-label=false", f"--timestamp={made.epoch}"]

@@ -325,6 +325,15 @@ class Installation:
         with Gateway(f"http://{address}:8500", token=self.tokens[role], timeout_s=60) as found:
             yield found
 
+    def audit(self) -> Document:
+        """The report of an audit that repairs nothing, by the worker of that role."""
+        with self.gateway("admin") as admin:
+            audit_id = admin.audit(repair=False)["audit_id"]
+            until(lambda: (admin.audit_report(audit_id) or {}).get("ended_at"), "the audit's report", PATIENCE_S)
+            report = admin.audit_report(audit_id)
+        assert report is not None
+        return report
+
 
 def _new_token(role: str) -> tuple[str, str]:
     """A token and its lines for tokens.toml, as the page says to make them."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -26,12 +27,12 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.problems import Exit
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import ClusterFailed, until
 from tests.kubernetes.real.installation import CRAWLS, PATIENCE_S, SERVICES
 from tests.kubernetes.real.release import FORMER, NEXT, Journal, Load, Release
+from tests.support import in_process
 from tests.support.folders import reachable_folder
 from tests.support.manifests import Document
 
@@ -105,11 +106,10 @@ class Manager:
         gateway = f"http://{self._load.release.network.address('gateway', SERVICES)}:8500"
         end, code = time.monotonic() + PATIENCE_S, int(Exit.UNREACHABLE)
         while code == Exit.UNREACHABLE and time.monotonic() < end:
-            out, err = io.StringIO(), io.StringIO()
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = main.run(["--gateway", gateway, *words])
-        assert code == 0, err.getvalue()
-        return out.getvalue().strip()
+            done = in_process.crawlctl("--gateway", gateway, *words, env=os.environ, folder=Path())
+            code = done.returncode
+        assert code == 0, done.stderr
+        return done.stdout.strip()
 
 
 def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
@@ -275,12 +275,7 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
     for run_id, number in tasks.items():
         right = [] if run_id in load.stopped else [("Succeeded", 1)] * number
         until(lambda run_id=run_id, right=right: on_cluster(release, run_id) == right, f"{run_id}: {right}", 60)  # type: ignore[misc]
-    with release.gateway("admin") as admin:
-        audit_id = admin.audit(repair=False)["audit_id"]
-        until(lambda: (admin.audit_report(audit_id) or {}).get("ended_at"), "the audit's report", PATIENCE_S)
-        report = admin.audit_report(audit_id)
-    assert report is not None
-    assert report["findings"] == []
+    assert release.audit()["findings"] == []
     told = f"{len(tasks) + 1} runs, {sum(tasks.values()) + 1} tasks, {len(load.stopped)} of them stopped"
     print(f"{told}; each executed once, with its status and its archive", flush=True)
 
