@@ -41,9 +41,9 @@ def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.Co
 
 @contextmanager
 def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    before = os.environ.copy()
+    before, given = os.environ.copy(), dict(env)  # which may be os.environ itself
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(given)
     try:
         yield
     finally:
