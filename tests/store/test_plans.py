@@ -525,7 +525,7 @@ def managing(world: World, size: Size) -> None:
     managed = Managed.begun(world)
     for n in range(size.large // 1000):
         managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
-    managed.pick(size.large // 20)
+    managed.pick(50)
     managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
     [first, *_] = runs = managed.begin()
     managed.pick(2)
@@ -647,7 +647,7 @@ def graphs(world: World, size: Size) -> None:
     steps = [step(f"f{n}", max_attempts=3) for n in range(size.large // 2)]
     fan = [group("fan"), *(step(f"fan/{n}") for n in range(size.large // 10))]
     more = [step("graft", graft=True), step("all", "fan", *(one.path for one in steps))]
-    crawls = [crawl(f"c{n}") for n in range(size.large // 100)]
+    crawls = [crawl(f"c{n}") for n in range(20)]
     graphed = Graphed.made(world, [*more, *fan, *steps, *crawls], context={"a": 1})
     picked = graphed.advance()
     work = [one for batch in picked.batches[:3] for one in graphed.work(batch.number)]
