@@ -148,9 +148,9 @@ fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
 # Maven fetches MySQL, which needs the two libraries.
-DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1 graphviz chromium gcc libc6-dev
+DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1 graphviz chromium chromium-headless-shell gcc libc6-dev
 test-deps:
-	@for tool in mariadbd curl jq unzip runc busybox ip mvn dot chromium cc; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
+	@for tool in mariadbd curl jq unzip runc busybox ip mvn dot chromium chromium-headless-shell cc; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
 	  [ -x /usr/lib/cni/bridge ] || missing=1; \
 	  ldconfig -p | grep -q libaio.so.1 && ldconfig -p | grep -q libnuma.so.1 || missing=1; \
 	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))

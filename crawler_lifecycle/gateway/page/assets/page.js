@@ -1,6 +1,8 @@
 "use strict";
-// Updates a page in the browser: ages of times, and a bar when no news come. The page works without this script.
-(() => {
+// Updates a page in the browser: ages of times, and a bar when no news come. The page works without this script, so it is
+// painted first: what begins at once would come before that. Styles that depend on scripts are in the first paint.
+document.documentElement.classList.add("scripted");
+requestAnimationFrame(() => setTimeout(() => {
   const root = document.documentElement;
   const shown = document.getElementById("as-of");
   const told = document.getElementById("told");
@@ -150,14 +152,12 @@
       draw();
       setTimeout(() => live._htmx?.sse?.delayCanceller?.());
     });
-    // What only brings news is executed after the first paint, in this order.
-    requestAnimationFrame(() => setTimeout(() => {
-      const late = [...document.querySelectorAll("link.late")].map(({href}) =>
-        Object.assign(document.createElement("script"), {src: href, async: false}));
-      // htmx starts in an earlier timeout. It would connect an element a second time if that is already connecting.
-      late.at(-1).addEventListener("load", () => setTimeout(() => { ready = true; connect(); }));
-      document.head.append(...late);
-    }));
+    // They are fetched now, so that nothing is fetched beside what the first paint needs.
+    const late = document.querySelector("meta[name=late]").content.trim().split(" ").map((src) =>
+      Object.assign(document.createElement("script"), {src, async: false}));
+    // htmx starts in an earlier timeout. It would connect an element a second time if that is already connecting.
+    late.at(-1).addEventListener("load", () => setTimeout(() => { ready = true; connect(); }));
+    document.head.append(...late);
     // The extension does not repeat a first request that failed, and does not notice a connection that hangs.
     let lost = false, triedAt = 0;
     live.addEventListener("htmx:sse:close", () => { lost = true; });
@@ -192,7 +192,6 @@
     }, 1000);
   }
 
-  root.classList.add("scripted");
   const every = document.getElementById("every");
   if (every) {
     every.addEventListener("change", () => {
@@ -219,4 +218,4 @@
   draw();
   setInterval(() => draw(), 1000);
   setInterval(tell, 10000);
-})();
+}));
