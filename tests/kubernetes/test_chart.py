@@ -100,7 +100,7 @@ def test_an_installation_is_clean_and_taken_by_the_api_server(name: str, cluster
     for place in places:
         body = {"metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
         cluster.admin.ensure("/api/v1/namespaces", body)
-    text = yaml.safe_dump_all(found)
+    text = yaml.dump_all(found, Dumper=yaml.CSafeDumper)
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=cluster, stdin=text)
     settings = of_kind("ConfigMap", found)["crawler-lifecycle"]["data"]
     assert {one for one in settings if one.startswith("LIFECYCLE_")} <= set(variables())

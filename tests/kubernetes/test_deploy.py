@@ -82,7 +82,7 @@ def rendered(folder: str) -> list[Document]:
 
 
 def text(found: list[Document]) -> str:
-    return yaml.safe_dump_all([one for one in found if not one["apiVersion"].startswith(FOREIGN)])
+    return yaml.dump_all([one for one in found if not one["apiVersion"].startswith(FOREIGN)], Dumper=yaml.CSafeDumper)
 
 
 @dataclass
@@ -190,7 +190,8 @@ def test_an_overlay_is_complete(folder: str, demo: Deployed_) -> None:
     )
 
 
-def test_the_shared_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("demo")
+def test_the_shared_volume_can_be_added(tmp_path: Path) -> None:
     copy = tmp_path / "deploy"
     subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)
     file = copy / "overlays/production/kustomization.yaml"
@@ -205,7 +206,6 @@ def test_the_shared_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None
             mounts = [m["mountPath"] for m in one["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]]
             expected = one["metadata"]["name"] == "worker-export"
             assert (settings["LIFECYCLE_CLUSTER__VOLUME_PATH"] in mounts) is expected
-    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=text(found))
 
 
 def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None:
@@ -261,7 +261,6 @@ def test_production_prunes_the_database(demo: Deployed_) -> None:
     assert allowed(policies, prune, "198.51.100.17", 3306)
     for address, port in (("93.184.216.34", 443), ("203.0.113.10", 6443), ("198.51.100.1", 7233)):
         assert not allowed(policies, prune, address, port), "it reaches the database and nothing else"
-    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=text(found))
     account = next(one for one in found if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "prune")
     kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text([account]))
     pod = {"metadata": {"name": "try", "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
