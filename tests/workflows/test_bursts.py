@@ -13,20 +13,22 @@ from tests.support.lab import Lab, start_workers
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 OLD, NEW, REMEMBERED = 3, 4, 2
+#: In real time: where it is skipped, an open run is looked at all the while.
+BOOKS = {"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}}
 ROLES_HERE = ("workflows", "cluster", "control", "export")
 
 
-async def test_stops_looks_and_resumes_in_a_burst_of_starts(lab_without_workers: Lab) -> None:
-    lab = lab_without_workers
+async def test_stops_looks_and_resumes_in_a_burst_of_starts(real_lab_without_workers: Lab) -> None:
+    lab = real_lab_without_workers
     lab.cluster.behaviour = lambda run, index, attempt: (
-        Behaviour(executes=None) if run <= OLD and attempt == 1 else Behaviour()
+        Behaviour(executes=None) if run <= OLD and attempt == 1 else Behaviour(executes=0)
     )
     async with AsyncExitStack() as stack:
         await start_workers(stack, lab, roles=ROLES_HERE, cached=REMEMBERED)
-        old = [await lab.start({"crawler": "books"}) for _ in range(OLD)]
+        old = [await lab.start(BOOKS) for _ in range(OLD)]
         for handle in old:
             await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-        burst = [asyncio.create_task(lab.start({"crawler": "books"})) for _ in range(NEW)]
+        burst = [asyncio.create_task(lab.start(BOOKS)) for _ in range(NEW)]
         seen = await lab.snapshot_where(old[0], lambda s: True)
         await old[0].signal("look_now")
         for handle in old[1:]:
