@@ -108,7 +108,7 @@ EXPECTED: dict[Scenario, dict[str, Any]] = {
 }
 NOTHING: dict[str, Any] = {"corrections": [], "cancellations": [], "ended": 1}
 #: Each scenario and each mode once, the rest with the slow ones. What is told is the same in every scenario, and so is
-#: what is done about it: a storm reaches every stage of those with more to lose, and under a stop, while the start is
+#: what is done about it: a storm reaches every stage of one with more to lose, and under a stop, while the start is
 #: awaited and in a deployment it has a test of its own. ``on`` shows one wake-up too many, which a storm hides.
 ALWAYS = {
     (good_path, "wrong run"),
