@@ -89,7 +89,8 @@ async def temporal_server(
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():
         extra += ["--dynamic-config-value", f"{key}={value}"]
     start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
-    with patch.dict(os.environ, GOGC="400"):  # it collects its garbage less often: memory for processor time
+    # It collects its garbage less often, memory for processor time, and its threads do not look for work of each other.
+    with patch.dict(os.environ, GOGC="400", GOMAXPROCS="1"):
         env = await start(
             dev_server_existing_path=temporal_binary(),
             dev_server_extra_args=extra,

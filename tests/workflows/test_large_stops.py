@@ -32,7 +32,7 @@ async def started(lab: Lab, tasks: int) -> Any:
     return handle
 
 
-@pytest.mark.parametrize("tasks", [300, pytest.param(5_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tasks", [120, pytest.param(5_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("force", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "forced"])
 async def test_a_stop_of_thousands_of_tasks_takes_few_events(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, force: bool, tasks: int
@@ -59,8 +59,8 @@ async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatc
     """More tasks than are asked at once hang in the call that asks them."""
     monkeypatch.setitem(Abreast.__init__.__kwdefaults__, "slow_s", 0.1)
     lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 60, "limits": NEVER})
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 60)
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 36, "limits": NEVER})
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 36)
     stop, over = lab.cluster.stop, threading.Event()
 
     def hang(run: RunRef, task: TaskRef) -> None:
@@ -72,30 +72,30 @@ async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatc
     monkeypatch.setattr(lab.cluster, "stop", hang)
     await handle.signal("stop")
     try:
-        await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("CANCELLED") == 40)
+        await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("CANCELLED") == 16)
         assert not over.is_set()
         assert lab.tasks(1)[3] == "RUNNING", "nobody knows that it was asked"
     finally:
         over.set()
-    assert (await lab.ended(handle)).tasks == {"CANCELLED": 60}
+    assert (await lab.ended(handle)).tasks == {"CANCELLED": 36}
 
 
 async def test_whoever_takes_a_stop_over_goes_on_where_it_was(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = real_lab  # two workflows have one clock there
     monkeypatch.setattr(cancellation, "PASS_S", 0.0)  # each activity has time for one task
     lab.cluster.behaviour = IGNORES
-    request = {"crawler": "books", "tasks": [{}] * 30, "limits": NEVER, "poll_minutes": [0.02]}
+    request = {"crawler": "books", "tasks": [{}] * 12, "limits": NEVER, "poll_minutes": [0.02]}
     handle = await lab.start(request)
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 30)
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 12)
     await handle.signal("stop")
     await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("STOPPING", 0) >= 5)
     await handle.terminate("by an operator")
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("STOPPING") == 30)
-    assert lab.cluster.calls["stop"] <= 31, "at most the one that was under way was asked again"
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("STOPPING") == 12)
+    assert lab.cluster.calls["stop"] <= 13, "at most the one that was under way was asked again"
     await again.signal("force_stop")
-    assert (await lab.ended(again)).tasks == {"CANCELLED": 30}
-    assert lab.cluster.calls["kill"] == 30
+    assert (await lab.ended(again)).tasks == {"CANCELLED": 12}
+    assert lab.cluster.calls["kill"] == 12
 
 
 async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:

@@ -89,9 +89,10 @@ every = pytest.mark.parametrize(
 )  # fmt: skip
 
 
-async def running(lab: Lab, behaviour: Behaviour | None = None) -> WorkflowHandle[Any, Any]:
-    lab.cluster.behaviour = behaviour or UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
+async def running(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """In real time: where it is skipped, such a run is looked at again and again until the test is through."""
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     return handle
 
@@ -165,16 +166,16 @@ async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
 
 
 @every
-async def test_a_stop_stops_whatever_it_carries(lab: Lab, poisons: Sequence[str]) -> None:
+async def test_a_stop_stops_whatever_it_carries(real_lab: Lab, poisons: Sequence[str]) -> None:
     async def play(case: tuple[str, str]) -> None:
         signal, poison = case
-        handle = await running(lab)
+        handle = await running(real_lab)
         await handle.signal(signal, POISON[poison])
-        result = await lab.ended(handle)
+        result = await real_lab.ended(handle)
         assert (result.status, result.outcome) == ("FAILED", "cancelled")
-        assert len(lab.store.runs.cancellations(result.run_id)) == 1
-        assert lab.cluster.alive(result.run_id) == []
-        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        assert len(real_lab.store.runs.cancellations(result.run_id)) == 1
+        assert real_lab.cluster.alive(result.run_id) == []
+        notes = (await real_lab.snapshot_where(handle, lambda s: True)).notes
         assert notes or poison in ("NaN", "wrong types", "half a surrogate")
         if poison in UNDECODABLE:
             assert "could not be read, the signal counts" in notes[0]
@@ -187,58 +188,60 @@ async def test_a_stop_stops_whatever_it_carries(lab: Lab, poisons: Sequence[str]
 UNKNOWN = ("pause", "stop ", "x" * 900, "ünïcode \u202e")
 
 
-async def test_any_other_signal_changes_nothing_whatever_it_carries(lab: Lab) -> None:
+async def test_any_other_signal_changes_nothing_whatever_it_carries(real_lab: Lab) -> None:
     async def play(signals: Sequence[str]) -> None:
-        handle = await running(lab)
+        handle = await running(real_lab)
         for signal in signals:
             for payload in POISON.values():
                 await handle.signal(signal, payload)
             await handle.signal(signal, args=list(POISON.values()))
-        lab.cluster.end_now((await lab.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED)
-        result = await lab.ended(handle)
+        real_lab.cluster.end_now((await real_lab.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED)
+        await handle.signal("look_now")
+        result = await real_lab.ended(handle)
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
-        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        notes = (await real_lab.snapshot_where(handle, lambda s: True)).notes
         assert (notes == []) == (signals == ["look_now"])
         assert all(len(note) <= 300 for note in notes)
 
     await each_at_once(play, [["look_now"], UNKNOWN])
 
 
-async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(lab: Lab) -> None:
+async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(real_lab: Lab) -> None:
     """A history over 4 MiB is left behind; what the signals said of themselves is cut, so it does not come along."""
-    handle = await running(lab, Behaviour(executes=2000))
+    handle = await running(real_lab)
     for _ in range(4):
         await handle.signal("pause", {"reason": "x" * 1_500_000})
+    real_lab.cluster.end_now(1, end=FINISHED)
     await handle.signal("look_now")
-    await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED", 60)
-    chain = await lab.chain(handle)
+    await real_lab.until(lambda: real_lab.store.runs.get_run(1).status == "COMPLETED", 60)
+    chain = await real_lab.chain(handle)
     assert len(chain) > 1
     assert chain[1].events[0].ByteSize() < 10_000
-    assert (await lab.ended(handle)).outcome == "finished"
+    assert (await real_lab.ended(handle)).outcome == "finished"
 
 
-async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(lab: Lab) -> None:
-    handle = await running(lab)
+async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(real_lab: Lab) -> None:
+    handle = await running(real_lab)
     large = {"reason": "x" * 5_000_000}
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: handle.signal("stop", large),
         lambda: handle.execute_update("add_tasks", large),
         lambda: handle.query("status", large),
-        lambda: lab.client.start_workflow(names.LIFECYCLE_WORKFLOW, large, id="lab/large", task_queue=names.QUEUE_MAIN),
+        lambda: real_lab.start(large, id="lab/large"),
     ]
     for call in calls:
         with pytest.raises((RPCError, WorkflowQueryFailedError, WorkflowUpdateFailedError)):
             await call()
-    assert lab.store.runs.get_run(1).status == "PROCESSING"
+    assert real_lab.store.runs.get_run(1).status == "PROCESSING"
     await handle.signal("stop")
-    assert (await lab.ended(handle)).outcome == "cancelled"
+    assert (await real_lab.ended(handle)).outcome == "cancelled"
 
 
 # --- updates, queries, cancel -----------------------------------------------------------------------------------------
 
 
-async def test_as_an_update_it_is_refused_with_words(lab: Lab) -> None:
-    handle = await running(lab)
+async def test_as_an_update_it_is_refused_with_words(real_lab: Lab) -> None:
+    handle = await running(real_lab)
     for poison, payload in POISON.items():
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update("add_tasks", payload)
@@ -249,29 +252,30 @@ async def test_as_an_update_it_is_refused_with_words(lab: Lab) -> None:
     for name, args in (("add_tasks", list(POISON.values())), ("no_such_update", [{}])):
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update(name, args=args)
-    assert lab.tasks(1) == {0: "RUNNING"}
+    assert real_lab.tasks(1) == {0: "RUNNING"}
     added = await handle.execute_update("add_tasks", {"tasks": [{}]})
     assert len(added["tasks"]) == 1
     await handle.signal("stop")
-    assert (await lab.ended(handle)).outcome == "cancelled"
+    assert (await real_lab.ended(handle)).outcome == "cancelled"
 
 
-async def test_as_an_argument_of_a_query_it_changes_nothing(lab: Lab) -> None:
-    handle = await running(lab, Behaviour(executes=300))
+async def test_as_an_argument_of_a_query_it_changes_nothing(real_lab: Lab) -> None:
+    handle = await running(real_lab)
     for payload in POISON.values():
         with pytest.raises(WorkflowQueryFailedError, match="no_such_query"):
             await handle.query("no_such_query", payload)
         assert (await handle.query("status", payload))["run_id"] == 1, "it takes none, so none is read"
-    assert (await lab.ended(handle)).outcome == "finished"
+    await handle.signal("stop")
+    assert (await real_lab.ended(handle)).outcome == "cancelled"
 
 
-async def test_a_cancel_stops_whatever_reason_it_has(lab: Lab) -> None:
+async def test_a_cancel_stops_whatever_reason_it_has(real_lab: Lab) -> None:
     async def play(reason: str) -> None:
-        handle = await running(lab)
+        handle = await running(real_lab)
         await handle.cancel(reason=reason)
-        result = await lab.ended(handle)
+        result = await real_lab.ended(handle)
         assert (result.status, result.outcome) == ("FAILED", "cancelled")
-        [logged] = lab.store.runs.cancellations(result.run_id)
+        [logged] = real_lab.store.runs.cancellations(result.run_id)
         assert len(str(logged["reason"] or "")) <= 255
 
     await each_at_once(play, ["x" * 60_000, "two\nlines\x00\x1b[31m\u202e\U0001f6d1"])

@@ -1,9 +1,9 @@
 """The resume matrix, made from the tables in ``resuming.md``, under time skipping; every history is replayed.
 
-Everything that is left once in every run of the tests, an eighth of all cells in ``make test-more``, all of them in
-``make test-all``. A resume reads what a former attempt has left
-and cannot know how that came to be: so the covering set has each former attempt and each line of the table, and what
-leaves the same meets the rest together (``resume_table.meets``).
+Everything that is left and each former attempt once in ``make test-more``, a sample of an eighth and then all cells in
+``make test-all``. A resume reads what a former attempt has left and cannot know how that came to be: so the sample has
+each former attempt and each line of the table, and what leaves the same meets the rest together
+(``resume_table.meets``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from crawler_lifecycle.runner import state
 from crawler_lifecycle.store.runs import initiation
 from crawler_lifecycle.store.runs import unit as unit_of_work
 from tests.support import resume_table
+from tests.support.covering import covering
 from tests.support.lab import laboratory
 from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward
 from tests.support.resume_table import SHAPES, WAYS, Cell, cells, few, sampled
@@ -39,6 +40,8 @@ DEMANDED = {
 WHOLE = sorted(cells(), key=lambda cell: cell.id)
 FEW = [cell for cell in WHOLE if cell in few()]
 SAMPLE = [cell for cell in WHOLE if cell in sampled()]
+#: Each former attempt that is not among the few.
+OTHERS = covering([cell for cell in SAMPLE if cell.former not in {one.former for one in FEW}], lambda c: {c.former})
 REST = [cell for cell in WHOLE if cell not in sampled()]
 LEFT = list(dict.fromkeys(cell.left for cell in WHOLE))
 
@@ -69,11 +72,19 @@ async def test_what_is_left_ends_as_the_table_says(
 
 @pytest.mark.troubles
 @pytest.mark.asyncio(loop_scope="session")
+async def test_every_other_former_attempt_ends_as_the_table_says(
+    skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await end_as_the_table_says(skipping, tmp_path, monkeypatch, OTHERS)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_sample_ends_as_the_table_says(
     skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    chosen = [cell for cell in SAMPLE if cell not in few() and cell.shape == shape]
+    chosen = [cell for cell in SAMPLE if cell not in FEW and cell not in OTHERS and cell.shape == shape]
     await end_as_the_table_says(skipping, tmp_path, monkeypatch, chosen)
 
 
@@ -111,6 +122,7 @@ def test_the_sample_meets_everything() -> None:
     assert {(cell.shape, cell.way) for cell in FEW} == set(product(SHAPES, WAYS))
     assert {cell.meanwhile for cell in FEW} == set(MEANWHILE)
     assert len(FEW) == len(LEFT)
+    assert {cell.former for cell in FEW + OTHERS} == set(FORMER)
 
 
 def test_the_page_quotes_what_is_said() -> None:

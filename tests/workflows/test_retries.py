@@ -120,22 +120,22 @@ async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
 @pytest.mark.troubles
 async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: Lab) -> None:
     evict(lab, 99)
-    result = await lab.run({"crawler": "books", "tasks": [{}] * 30, "retries": {"budget": 40, "backoff_s": 5}})
-    assert (result.outcome, result.tasks) == ("evicted", {"FAILED": 30})
-    assert sum(row.retry > 0 for row in rows(lab)) == 40
-    assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 40 tries is used up"}
+    result = await lab.run({"crawler": "books", "tasks": [{}] * 12, "retries": {"budget": 16, "backoff_s": 5}})
+    assert (result.outcome, result.tasks) == ("evicted", {"FAILED": 12})
+    assert sum(row.retry > 0 for row in rows(lab)) == 16
+    assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 16 tries is used up"}
 
 
 @pytest.mark.troubles
 async def test_more_ends_than_one_activity_decides_about_are_decided_by_several(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_of_retries, "PAGE", 4)
+    monkeypatch.setattr(store_of_retries, "PAGE", 2)
     monkeypatch.setattr(retries, "PAGES", 2)
     evict(lab, 1)
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 30, "retries": {"backoff_s": 5}})
-    assert (await handle.result()).tasks == {"SUCCEEDED": 30}
-    assert [row.retry for row in rows(lab)] == [0, 1] * 30
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 14, "retries": {"backoff_s": 5}})
+    assert (await handle.result()).tasks == {"SUCCEEDED": 14}
+    assert [row.retry for row in rows(lab)] == [0, 1] * 14
     assert (await lab.events(handle)).count("retry_ended_tasks") >= 4
 
 

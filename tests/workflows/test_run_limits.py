@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,13 +17,16 @@ from tests.support.lab import Lab
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: Counts for ten minutes and then goes on without counting any more.
-STALLS = Behaviour(executes=None, counts_for=600, heeds_stop_after=8)
+STALLS = Behaviour(executes=None, counts_for=600, heeds_stop_after=1)
 TWO = {"tasks": [{}, {}, {}], "max_parallel_tasks": 2}
+
+#: A look in 16 minutes: the second one after the last count would not see a stall of half an hour, the third one does.
+RARELY = {"poll_minutes": [16]}
 
 #: Limit of the request, behaviour of its tasks, outcome, tasks that came to the cluster of a single and a multi one.
 LIMITS: list[tuple[dict[str, float], Behaviour, str]] = [
     ({"stall_timeout_s": 1800}, STALLS, "cancelled (stalled)"),
-    ({"run_timeout_s": 900}, Behaviour(executes=None, heeds_stop_after=8), "timed_out"),
+    ({"run_timeout_s": 900}, Behaviour(executes=None, heeds_stop_after=1), "timed_out"),
     ({"start_timeout_s": 600}, Behaviour(waits=1e7), "start_timeout"),
 ]
 IDS = [outcome for _, _, outcome in LIMITS]
@@ -53,52 +57,57 @@ def ended_by_limit(lab: Lab, result: RunResult, outcome: str, tasks: int = 1, on
 @pytest.mark.parametrize(("limits", "behaviour", "outcome"), LIMITS, ids=IDS)
 async def test_a_multi_process_run(lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str) -> None:
     lab.cluster.behaviour = behaviour
-    result = await lab.run({"crawler": "books", "limits": limits, **TWO})
+    result = await lab.run({"crawler": "books", "limits": limits, **TWO, **RARELY})
     ended_by_limit(lab, result, outcome, tasks=3, on_cluster=2)
 
 
 async def test_one_task_that_counts_keeps_a_run_from_stalling(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: (
-        STALLS if index == 0 else Behaviour(executes=1.5 * 3600, heeds_stop_after=8)
+        STALLS if index == 0 else Behaviour(executes=2700, heeds_stop_after=1)
     )
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}]})
+    request = {"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}]}
+    result = await lab.run({**request, **RARELY})
     assert (result.outcome, result.tasks) == ("partial", {"SUCCEEDED": 1, "FAILED": 1})
     ends = {t.task_index: t for t in lab.store.tasks.list_tasks(result.run_id)}
     assert (ends[0].outcome, ends[1].outcome) == ("cancelled (stalled)", "finished")
     assert ends[0].ended_at > ends[1].ended_at, "stalled only when nothing counted any more"
 
 
-@pytest.mark.parametrize("counters", [Counters(), Counters(pages=0, items=0)], ids=["untold", "zero"])
+@pytest.mark.parametrize(
+    "counters",
+    [pytest.param(Counters(), marks=pytest.mark.slow), Counters(pages=0, items=0)],
+    ids=["untold", "zero"],
+)
 async def test_a_crawler_that_never_counted_anything_does_not_stall(lab: Lab, counters: Counters) -> None:
-    lab.cluster.behaviour = Behaviour(executes=1.5 * 3600, counters=counters)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    lab.cluster.behaviour = Behaviour(executes=2700, counters=counters)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, **RARELY})
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
 
 
 async def test_one_that_counts_nothing_stalls_when_it_writes_nothing_any_more(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=None, counters=Counters(), writes_for=3600, heeds_stop_after=8)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    lab.cluster.behaviour = Behaviour(executes=None, counters=Counters(), writes_for=900, heeds_stop_after=1)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, **RARELY})
     ended_by_limit(lab, result, "cancelled (stalled)")
     (task,) = lab.store.tasks.list_tasks(result.run_id)
     assert task.started_at is not None
     assert task.ended_at is not None
     lasted = (task.ended_at - task.started_at).total_seconds()
-    assert 5400 <= lasted <= 5400 + 16 * 60, "half an hour after its last sign of life, and the look that saw it"
+    assert 2700 <= lasted <= 2700 + 17 * 60, "half an hour after its last sign of life, and the look that saw it"
 
 
 async def test_one_that_counts_nothing_and_writes_goes_on(lab: Lab) -> None:
     """So does one beside it that never wrote anything: nobody can say what that one does."""
     for others in ([], [{}]):
         lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
-            executes=1.5 * 3600, counters=Counters(), writes_for=1e6 if index == 0 else None
+            executes=2700, counters=Counters(), writes_for=1e6 if index == 0 else None
         )
         tasks = [{}, *others]
-        result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": tasks})
+        result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": tasks, **RARELY})
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
-        executes=1.5 * 3600, counters=Counters(), writes_for=0 if index == 0 else None
+        executes=2700, counters=Counters(), writes_for=0 if index == 0 else None
     )
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}]})
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}], **RARELY})
     assert result.status == "COMPLETED"
 
 
@@ -124,27 +133,27 @@ class Outage:
 
 async def test_an_outage_of_looks_stalls_nobody(lab: Lab) -> None:
     """It counts before and after; between them nobody could look for longer than the limit."""
-    lab.cluster.behaviour = Behaviour(executes=2 * 3600)
-    outage = Outage(lab, 1200, 1200 + 3000)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    lab.cluster.behaviour = Behaviour(executes=1800)
+    outage = Outage(lab, 300, 300 + 900)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 600}})
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    assert outage.failed > 30
+    assert outage.failed > 10
 
 
 async def test_the_time_of_an_outage_does_not_count_for_a_stall(lab: Lab) -> None:
-    """It stalled before the outage: it is ended only after half an hour that looks vouch for."""
-    lab.cluster.behaviour = STALLS
-    outage = Outage(lab, 1200, 1200 + 3000)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
-    assert outage.failed > 30
+    """It stalled before the outage: it is ended only after ten minutes that looks vouch for."""
+    lab.cluster.behaviour = replace(STALLS, counts_for=90)
+    outage = Outage(lab, 300, 300 + 900)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 600}})
+    assert outage.failed > 10
     ended_by_limit(lab, result, "cancelled (stalled)")
     row = lab.store.runs.get_run(result.run_id)
-    assert (row.stop.requested_at - row.started_at).total_seconds() > 1200 + 3000 + 600
+    assert (row.stop.requested_at - row.started_at).total_seconds() > 300 + 900 + 300
     assert row.look_error is None
 
 
 async def test_run_timeout_s_passes_while_nobody_can_look(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=8)
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=1)
     outage = Outage(lab, 60, 1500)
     request = {"crawler": "books", "limits": {"run_timeout_s": 900, "force_stop_after_s": None}}
     result = await lab.run(request)
@@ -154,13 +163,16 @@ async def test_run_timeout_s_passes_while_nobody_can_look(lab: Lab) -> None:
     assert 895 < (row.stop.requested_at - row.created_at).total_seconds() < 900 + 65, "the limit itself ended it"
 
 
-@pytest.mark.parametrize(("limits", "behaviour", "outcome"), LIMITS, ids=IDS)
+@pytest.mark.parametrize(
+    ("limits", "behaviour", "outcome"),
+    [pytest.param(*one, marks=() if "run_timeout_s" in one[0] else pytest.mark.slow, id=one[2]) for one in LIMITS],
+)
 async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
     lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str
 ) -> None:
     """Stopped by its limit, resumed, and the new attempt is measured from its own beginning."""
     lab.cluster.behaviour = behaviour
-    first = await lab.run({"crawler": "books", "limits": limits})
+    first = await lab.run({"crawler": "books", "limits": limits, **RARELY})
     ended_by_limit(lab, first, outcome)
     again = await lab.run({"run_id": first.run_id})
     assert (again.run_id, again.attempt, again.status, again.outcome) == (first.run_id, 2, "FAILED", outcome)
@@ -174,11 +186,11 @@ async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
 
 async def test_a_stop_by_a_limit_that_is_ignored_is_forced_and_keeps_its_outcome(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 900}})
+    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 900, "force_stop_after_s": 60}})
     assert (result.outcome, result.tasks) == ("timed_out", {"FAILED": 1})
     row = lab.store.runs.get_run(result.run_id)
     (task,) = lab.store.tasks.list_tasks(result.run_id)
-    assert (task.ended_at - row.stop.requested_at).total_seconds() >= 300
+    assert (task.ended_at - row.stop.requested_at).total_seconds() >= 60
     assert (lab.cluster.signals(result.run_id), lab.cluster.calls["kill"]) == (1, 1)
 
 

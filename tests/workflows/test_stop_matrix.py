@@ -20,11 +20,12 @@ from tests.support.lab import laboratory
 from tests.support.stop_table import GROUPS, KINDS, PHASES, STATES, Cell, cells, covering
 from tests.support.stop_world import MISSED, World, play
 
-#: Half of these is in `make test-more` (`played`), the other cells are slow. What a stop does is decided by where the
-#: run is, by what is down when it is done, and by the group of its kind (plain, forced, insisting). So every phase and
-#: every kind meets every state, and the kinds take turns in the phases, so that each phase has two groups at least.
+#: What a stop does is decided by where the run is, by what is down when it is done, and by the group of its kind
+#: (plain, forced, insisting). So every phase and every kind meets every state, and the kinds take turns in the phases,
+#: so that each phase has two groups at least.
 SAMPLE = covering()
-#: What comes first: each phase and each kind, and each group in each state. `make test` plays stops by their names.
+#: What `make test-more` plays, the other cells are slow: each phase and each kind, and each group in each state.
+#: `make test` plays stops by their names.
 FEW = cover(SAMPLE, lambda cell: {cell.phase, cell.kind, (cell.group, cell.state)})
 REST = [cell for cell in cells() if cell not in SAMPLE]
 #: How long the cells of one test may take, in seconds: less than pytest allows, which ends no worker.
@@ -48,19 +49,15 @@ async def matches_the_table(skipping: WorkflowEnvironment, folder: Path, chosen:
     assert not problems, "\n".join([f"{len(problems)} differences from stopping.md:", *told])
 
 
-def played(state: str) -> pytest.MarkDecorator:
-    """What is down all through a stop is in `make test-more`; the rest is in `test_stop.py` as well."""
-    return pytest.mark.troubles if state in ("database down", "cluster answering errors") else pytest.mark.slow
-
-
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.troubles
 async def test_every_phase_ends_as_the_table_says(skipping: WorkflowEnvironment, tmp_path: Path) -> None:
     await matches_the_table(skipping, tmp_path, FEW)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("state", [pytest.param(one, marks=played(one)) for one in STATES])
+@pytest.mark.parametrize("state", STATES)
 async def test_every_phase_in_every_state(skipping: WorkflowEnvironment, tmp_path: Path, state: str) -> None:
     await matches_the_table(skipping, tmp_path, [cell for cell in in_state(SAMPLE, state) if cell not in FEW])
 

@@ -77,7 +77,7 @@ def kinds(lab: Lab, run_id: int) -> list[tuple[str, str]]:
 
 async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: ENDLESS if run == 1 else Behaviour(executes=0)
-    handle = await running(lab, {"crawler": "books", "tasks": [{}] * 3})
+    handle = await running(lab, {"crawler": "books", "tasks": [{}] * 3, "poll_minutes": [0.02, 60]})
     assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
     report = await audit(lab)
     assert (report.found, report.left, report.repair) == ({}, 0, True)
@@ -461,7 +461,7 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
     ghost(lab, 99)
     row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
     assert row.run_id == 5
-    reports = await asyncio.gather(*(audit(lab, unknown="end") for _ in range(3)))
+    reports = await asyncio.gather(*(audit(lab, unknown="end") for _ in range(2)))
     everything = {"orphan", "still_alive", "no_workflow", "not_started", "undelivered", "late_evidence"}
     assert set().union(*(r.found for r in reports)) == everything
     lab.cluster.end_now(1, end=FINISHED)
@@ -480,7 +480,7 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.slow)])
 async def test_audits_beside_runs_that_live_their_lives_find_nothing(lab: Lab, count: int) -> None:
     """Graces are zero here: not even a moment in the life of a sound run looks wrong."""
     lab.cluster.behaviour = lambda run, index, attempt: (

@@ -45,7 +45,7 @@ async def let_end(m: ManagerLab) -> None:
 @pytest.mark.parametrize("task", [0, pytest.param(2, marks=pytest.mark.slow), -1])
 async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, task: int) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(7)])
+    m = manager_lab(real_lab, source=[quick(n) for n in range(4)])
     async with m.plans():
         handle = await m.start()
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
@@ -54,8 +54,8 @@ async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, t
         await let_end(m)
         result = await real_lab.ended(again)
     row = m.row()
-    assert (result.outcome, row.attempt, row.counts.good, len(m.runs())) == ("finished", 1, 7, 7)
-    assert sorted(m.plan.ends) == [(seq, 0, 1, False) for seq in range(1, 8)], "each end is handled once"
+    assert (result.outcome, row.attempt, row.counts.good, len(m.runs())) == ("finished", 1, 4, 4)
+    assert sorted(m.plan.ends) == [(seq, 0, 1, False) for seq in range(1, 5)], "each end is handled once"
     assert max(m.plan.lives) == 3
 
 
@@ -69,10 +69,10 @@ async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, t
 )
 async def test_one_that_has_ended_stays_as_it_is_on_record(real_lab: Lab, how: str, task: int) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
+    m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
     async with m.plans():
         handle = await m.start()
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
         if how == "stopped":
             await handle.signal("stop", {"requested_by": "ada"})
         else:
@@ -80,18 +80,18 @@ async def test_one_that_has_ended_stays_as_it_is_on_record(real_lab: Lab, how: s
         result, row = await real_lab.ended(handle), m.row()
         m.plan.forget()
         assert await real_lab.ended(await reset_to(m, handle, task)) == result
-    assert (m.row(), len(m.runs()), m.plan.closed) == (row, 3, [1])
+    assert (m.row(), len(m.runs()), m.plan.closed) == (row, 2, [1])
 
 
 async def test_a_stop_in_the_row_alone_is_seen_by_the_next_cycle(real_lab: Lab) -> None:
     """Whoever wrote it died before he could tell, or a reset took the telling back."""
     real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(9)])
+    m = manager_lab(real_lab, source=[quick(n) for n in range(4)], window=2)
     async with m.plans():
         handle = await m.start()
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
         real_lab.store.managers.record_manager_stop(1, StopIntent(utc_now(), False, "ada", "enough"))
         real_lab.cluster.end_now(1)
         await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
         result = await real_lab.ended(handle)
-    assert (result.cause, len(m.runs()), real_lab.cluster.alive()) == ("Stopped by ada: enough", 3, [])
+    assert (result.cause, len(m.runs()), real_lab.cluster.alive()) == ("Stopped by ada: enough", 2, [])

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 UNTIL_STOPPED = Behaviour(executes=None)
 
 
-async def running(m: ManagerLab, live: int = 3) -> WorkflowHandle[Any, Any]:
+async def running(m: ManagerLab, live: int) -> WorkflowHandle[Any, Any]:
     """A manager whose runs execute."""
     handle = await m.start()
     await m.lab.until(lambda: len(m.lab.cluster.alive()) == live)
@@ -54,18 +54,18 @@ def nothing_is_left(m: ManagerLab) -> None:
     assert {(str(run.status), run.outcome) for run in m.runs()} <= {("FAILED", "cancelled"), ("COMPLETED", "finished")}
 
 
-@pytest.mark.parametrize("how", ["stop", "unreadable", "cancel", "row"])
-async def test_a_stop_ends_every_run_and_then_the_manager(real_lab: Lab, how: str) -> None:
+@pytest.mark.parametrize(("how", "live"), [("stop", 2), ("unreadable", 1), ("cancel", 1), ("row", 1)])
+async def test_a_stop_ends_every_run_and_then_the_manager(real_lab: Lab, how: str, live: int) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(20)], window=2, retries=2)
+    m = manager_lab(real_lab, source=[quick(n) for n in range(5)], window=live, retries=2)
     async with m.plans():
-        handle = await running(m, 2)
+        handle = await running(m, live)
         await stop_by(m, handle, how)
         result = await real_lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
     row, runs = m.row(), m.runs()
     assert (row.status, row.outcome) == ("FAILED", "cancelled")
-    assert len(runs) == 2, "nothing more was picked, and nothing tried again"
+    assert len(runs) == live, "nothing more was picked, and nothing tried again"
     nothing_is_left(m)
     assert m.plan.closed == [1]
     if how in ("stop", "row"):
@@ -75,11 +75,11 @@ async def test_a_stop_ends_every_run_and_then_the_manager(real_lab: Lab, how: st
 
 async def test_force_kills_what_a_plain_stop_could_not_end(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
+    m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
     async with m.plans():
-        handle = await running(m)
+        handle = await running(m, 2)
         await handle.signal("stop")
-        await real_lab.until(lambda: all(real_lab.cluster.signals(n) for n in (1, 2, 3)))
+        await real_lab.until(lambda: all(real_lab.cluster.signals(n) for n in (1, 2)))
         assert m.row().status == "STOPPING"
         await stop_by_row(m, force=True)
         assert (await real_lab.ended(handle)).outcome == "cancelled"
@@ -88,13 +88,13 @@ async def test_force_kills_what_a_plain_stop_could_not_end(real_lab: Lab) -> Non
 
 async def test_runs_that_are_left_go_on_until_somebody_stops_them_too(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(5)])
+    m = manager_lab(real_lab, source=[quick(n) for n in range(5)], window=2)
     async with m.plans():
-        handle = await running(m)
+        handle = await running(m, 2)
         await stop_by_row(m, leave=True)
         result = await real_lab.ended(handle)
         assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada: enough; its runs continue")
-        assert len(real_lab.cluster.alive()) == 3
+        assert len(real_lab.cluster.alive()) == 2
         assert {str(run.status) for run in m.runs()} == {"PROCESSING"}
         await m.end_runs()
 
@@ -103,14 +103,14 @@ async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_
     real_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(5)])
+    m = manager_lab(real_lab, source=[quick(n) for n in range(5)], window=2)
     async with m.plans():
-        handle = await running(m)
+        handle = await running(m, 2)
     monkeypatch.setattr(manager, "TAKEN_S", 0.5)
     real_lab.cluster.end_now(1)
     await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
     snapshot = await m.snapshot_where(handle, lambda s: s.waiting == NO_WORKER)
-    assert snapshot.live == 3
+    assert snapshot.live == 2
     await real_lab.until(lambda: m.row().waiting_for == NO_WORKER)
     await handle.signal("stop", {"requested_by": "ada"})
     result = await real_lab.ended(handle)
