@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy.pool import NullPool
 
 from crawler_lifecycle.store import engine, upgrade
 from crawler_lifecycle.store.tables import metadata
@@ -95,10 +96,10 @@ def _migrated() -> bytes:
 
 
 def make_databases_cheap() -> None:
-    """SQLite files that are opened from now on share what is made of each statement, and do not wait for the disk;
+    """Engines that are opened from now on share what is made of each statement, and SQLite does not wait for the disk;
     connections to a server share what they encrypt with.
 
-    Each file of a test has an engine of its own, which would compile every statement anew: half of such a test's time.
+    Each test has an engine of its own, which would compile every statement anew: half of such a test's time.
     Each connection to a server would read the certificates of the machine anew, which nobody asks for here.
     Files outlive a killed process without a flush; only one of the machine would take them.
     """
@@ -114,8 +115,9 @@ def make_databases_cheap() -> None:
     def create(url: URL, **options: Any) -> Engine:
         made = create_engine(url, **options)
         if url.get_backend_name() == "sqlite":
-            shared = _sqlite()
-            made.dialect, made._compiled_cache = shared.dialect, shared._compiled_cache
+            _share(made, _sqlite())
+        elif url.database == _SHARED:
+            _share(made, _on_server(url.set(username="root", password=None), options["isolation_level"]))
         return made
 
     engine._prepare_sqlite = hasty
@@ -123,8 +125,22 @@ def make_databases_cheap() -> None:
     Connection._create_ssl_ctx = lambda self, options: make_context(self, options) if options else plain()
 
 
+def _share(made: Engine, shared: Engine) -> None:
+    made.dialect, made._compiled_cache = shared.dialect, shared._compiled_cache
+
+
 @functools.cache
 def _sqlite() -> Engine:
     shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, json_serializer=engine.json_text)
+    shared.connect().close()
+    return shared
+
+
+@functools.cache
+def _on_server(url: URL, isolation: Any) -> Engine:
+    """Of one database alone: a dialect knows the name of its own."""
+    shared = create_engine(
+        url, poolclass=NullPool, query_cache_size=5_000, isolation_level=isolation, json_serializer=engine.json_text
+    )
     shared.connect().close()
     return shared
