@@ -16,6 +16,7 @@ from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from crawler_lifecycle.store import engine, upgrade
+from crawler_lifecycle.store.columns import json_text
 from crawler_lifecycle.store.tables import metadata
 from tests.support.servers import empty_database, shared_server
 from tests.support.sql_server import SqlServer
@@ -131,17 +132,17 @@ def _share(made: Engine, shared: Engine) -> None:
 
 @functools.cache
 def _sqlite() -> Engine:
-    shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, json_serializer=engine.json_text)
+    shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, json_serializer=json_text)
     shared.connect().close()
     return shared
 
 
 @functools.cache
-def _on_server(host: str, port: int, isolation: Any) -> Engine:
+def _on_server(host: str | None, port: int | None, isolation: Any) -> Engine:
     """Of one database alone: a dialect knows the name of its own."""
     url = URL.create("mysql+pymysql", "root", host=host, port=port, database=SHARED)
     shared = create_engine(
-        url, poolclass=NullPool, query_cache_size=5_000, isolation_level=isolation, json_serializer=engine.json_text
+        url, poolclass=NullPool, query_cache_size=5_000, isolation_level=isolation, json_serializer=json_text
     )
     shared.connect().close()
     return shared
