@@ -200,7 +200,7 @@ def test_a_connection_is_set_up(server: SqlServer) -> None:
 def test_a_server_that_ends_our_connections(server: SqlServer) -> None:
     with closing(open_store(without_rows(server), pool_size=1)) as store:
         store.health.ping()
-        mine = "SELECT id FROM information_schema.processlist WHERE db LIKE 'test%'"
+        mine = "SELECT id FROM information_schema.processlist WHERE db = 'shared'"
         for (number,) in server.execute(mine):
             server.execute(f"KILL {number}")
         store.health.ping()

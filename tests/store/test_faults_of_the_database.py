@@ -25,13 +25,13 @@ from tests.clusters.local.local_bench import wait_until
 from tests.contracts.store.world import START, Clock, World, good_end, seen
 from tests.support.databases import wait_patiently, without_rows
 from tests.support.disks import small_disk
-from tests.support.servers import SERVERS, running_server
+from tests.support.servers import EXPLAINED, running_server
 from tests.support.sql_server import SqlServer
 
 # --- the server dies ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", EXPLAINED[1:])
 def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
     """What was answered before is there after, what failed can be done again, and the store needs no restart."""
     # Every commit reaches the kernel, as it reaches the disk of a real server.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
 import pytest
 
+from tests.support import in_process
 from tests.support.sql_server import SqlServer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,15 +43,14 @@ def installed(server: SqlServer) -> Iterator[SqlServer]:
             server.execute(f"DROP USER IF EXISTS {user}@'127.0.0.1'")
 
 
-def test_owner_and_services_have_what_they_need_and_no_more(installed: SqlServer) -> None:
+def test_owner_and_services_have_what_they_need_and_no_more(installed: SqlServer, tmp_path: Path) -> None:
     typed = block("deployment.md", SECTION, "bash")
     addresses = [shlex.split(line)[-1] for line in typed]
 
     def crawlctl(words: list[str]) -> subprocess.CompletedProcess[str]:
         place = f"127.0.0.1:{installed.port}"
         asked = [word.replace("DATABASE-HOST:3306", place) for word in words]
-        command = [sys.executable, "-m", "crawler_lifecycle.cli", *asked]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return in_process.crawlctl(*asked, env=os.environ, folder=tmp_path)
 
     upgraded = crawlctl(shlex.split(typed[0])[1:])
     assert upgraded.returncode == 0, upgraded.stderr

@@ -40,6 +40,7 @@ from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.managing import Managed, job
 from tests.contracts.store.world import Clock, World, seen
+from tests.support.servers import EXPLAINED
 from tests.support.store_ports import behind
 
 MARKER = "MARKER-7f3a"
@@ -112,6 +113,7 @@ def world(store_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]) -
     store.close()
 
 
+@pytest.mark.parametrize("store_url", EXPLAINED, indirect=True)
 def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(world: World, refused: set[str]) -> None:
     store, clock = world.store, world.clock
     marked = dict.fromkeys(("flow_id", "parent", "requested_by"), MARKER)

@@ -83,9 +83,9 @@ class Size:
 
 
 #: The servers choose by how many rows there are. SQLite chooses by how many it expects for a key, tells no numbers, and
-#: a scan of it counts as one of very many rows: a tenth of them shows the same.
+#: a scan of it counts as one of very many rows: a sixth of them shows the same.
 SIZES = {"sqlite": Size(2_000, 5, 1_000)}
-SERVERS_SIZE = Size(20_000, 5, 10_000)
+SERVERS_SIZE = Size(12_000, 5, 6_000)
 
 #: (method, what, table) -> why it may.
 MAY = {

@@ -21,15 +21,14 @@ from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKi
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.schedules import TargetRef
-from crawler_lifecycle.store import Store, open_pruner, open_store, upgrade
+from crawler_lifecycle.store import Store, open_pruner, open_store
 from tests.contracts.store.graphing import Graphed, announced, step
 from tests.contracts.store.managing import NEW, Managed, job
 from tests.contracts.store.world import Clock, World
-from tests.support.sql_server import SqlServer
+from tests.support.databases import SHARED, without_rows
+from tests.support.sql_server import SqlServer, denied
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
-#: Not one called ``test_…``: in those MariaDB lets everybody do everything.
-DATABASE = "pruning_rights"
 
 
 def grants(user: str) -> list[str]:
@@ -40,20 +39,18 @@ def grants(user: str) -> list[str]:
 @pytest.fixture(scope="module")
 def address(server: SqlServer) -> Iterator[str]:
     """The URL of a migrated database for either user, whose name is put in."""
-    server.execute(f"CREATE DATABASE {DATABASE}")
+    without_rows(server)
     users = ("services", "pruning")
     try:
-        upgrade(server.url_of(DATABASE))
         for user in users:
             assert grants(user), user
             # Two modules of tests share the server, and one of them has a user of this name, too.
             server.execute(f"CREATE USER {user}_p@'127.0.0.1'")
             for grant in grants(user):
-                own = grant.replace("lifecycle.", f"{DATABASE}.").replace(f"{user}@'%'", f"{user}_p@'127.0.0.1'")
+                own = grant.replace("lifecycle.", f"{SHARED}.").replace(f"{user}@'%'", f"{user}_p@'127.0.0.1'")
                 server.execute(own)
-        yield f"mysql+pymysql://USER_p@127.0.0.1:{server.port}/{DATABASE}"
+        yield f"mysql+pymysql://USER_p@127.0.0.1:{server.port}/{SHARED}"
     finally:
-        server.execute(f"DROP DATABASE {DATABASE}")
         for user in users:
             server.execute(f"DROP USER IF EXISTS {user}_p@'127.0.0.1'")
 
@@ -95,7 +92,7 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
 def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> None:
     clock, removed = Clock(), set[str]()
     with (
-        closing(open_store(server.url_of(DATABASE), clock=clock)) as store,
+        closing(open_store(server.url_of(SHARED), clock=clock)) as store,
         closing(open_pruner(address.replace("USER", user), clock=clock)) as pruner,
     ):
         for n in range(2):
@@ -106,7 +103,7 @@ def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> 
             "task_finding": f"(task_id, run_id, believed, terminal, evidence) VALUES (1, {run.run_id}, 'x', 1, '{{}}')",
         }
         for table, row in staged.items():
-            server.execute(f"INSERT INTO {DATABASE}.{table} {row}")
+            server.execute(f"INSERT INTO {SHARED}.{table} {row}")
         before = clock.now - timedelta(days=90)
         for table in pruner.tables:
             chunk = pruner.look(table, before)
@@ -115,24 +112,23 @@ def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> 
         assert sum(sum(pruner.remove(t, pruner.look(t, before).goes, before).values()) for t in pruner.tables) == 0
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        *(f"DELETE FROM {table}" for table in NEVER),
-        "UPDATE run_history SET status = 'FAILED'",
-        "UPDATE correction SET kind = 'late'",
-        "UPDATE outbox_event SET type = 'x'",
-        "UPDATE outbox_counter SET seq = 0",
-        "INSERT INTO outbox_counter (id, seq) VALUES (2, 0)",
-        "DROP TABLE task_log",
-        "TRUNCATE outbox_event",
-    ],
+MORE = (
+    *(f"DELETE FROM {table}" for table in NEVER),
+    "UPDATE run_history SET status = 'FAILED'",
+    "UPDATE correction SET kind = 'late'",
+    "UPDATE outbox_event SET type = 'x'",
+    "UPDATE outbox_counter SET seq = 0",
+    "INSERT INTO outbox_counter (id, seq) VALUES (2, 0)",
+    "DROP TABLE task_log",
+    "TRUNCATE outbox_event",
 )
-def test_more_it_cannot(address: str, server: SqlServer, statement: str) -> None:
+
+
+def test_more_it_cannot(address: str, server: SqlServer) -> None:
     assert address
-    connection = pymysql.connect(host="127.0.0.1", port=server.port, user="pruning_p", database=DATABASE)
-    with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
-        cursor.execute(statement)
+    connection = pymysql.connect(host="127.0.0.1", port=server.port, user="pruning_p", database=SHARED)
+    with connection, connection.cursor() as cursor:
+        assert [statement for statement in MORE if not denied(cursor, statement)] == []
 
 
 def test_the_page_names_the_tables_that_rows_leave() -> None:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy.pool import NullPool
 
 from crawler_lifecycle.store import engine, upgrade
+from crawler_lifecycle.store.columns import json_text
 from crawler_lifecycle.store.tables import metadata
 from tests.support.servers import empty_database, shared_server
 from tests.support.sql_server import SqlServer
@@ -57,8 +59,8 @@ def make_tables(url: str) -> str:
     return url
 
 
-#: One for all tests of a server; the other databases that ``SqlServer.database`` makes have such names as well.
-_SHARED = "test_shared"
+#: One for all tests of a server. In a database called ``test_…`` MariaDB lets everybody do everything.
+SHARED = "shared"
 
 
 def without_rows(server: SqlServer) -> str:
@@ -66,11 +68,11 @@ def without_rows(server: SqlServer) -> str:
 
     Making its tables again takes longer than most tests: MySQL two seconds of processor time.
     """
-    url = server.url_of(_SHARED)
-    if not server.execute(f"SHOW DATABASES LIKE '{_SHARED}'"):
-        server.execute(f"CREATE DATABASE {_SHARED}")
+    url = server.url_of(SHARED)
+    if not server.execute(f"SHOW DATABASES LIKE '{SHARED}'"):
+        server.execute(f"CREATE DATABASE {SHARED}")
         make_tables(url)
-    with closing(server.connect(_SHARED)) as connection, connection.cursor() as cursor:
+    with closing(server.connect(SHARED)) as connection, connection.cursor() as cursor:
         for table in reversed(metadata.sorted_tables):
             if table.name != "schema_compatibility":  # says which builds the schema serves, like its version
                 cursor.execute(f"DELETE FROM {table.name}")
@@ -95,10 +97,10 @@ def _migrated() -> bytes:
 
 
 def make_databases_cheap() -> None:
-    """SQLite files that are opened from now on share what is made of each statement, and do not wait for the disk;
+    """Engines that are opened from now on share what is made of each statement, and SQLite does not wait for the disk;
     connections to a server share what they encrypt with.
 
-    Each file of a test has an engine of its own, which would compile every statement anew: half of such a test's time.
+    Each test has an engine of its own, which would compile every statement anew: half of such a test's time.
     Each connection to a server would read the certificates of the machine anew, which nobody asks for here.
     Files outlive a killed process without a flush; only one of the machine would take them.
     """
@@ -114,8 +116,9 @@ def make_databases_cheap() -> None:
     def create(url: URL, **options: Any) -> Engine:
         made = create_engine(url, **options)
         if url.get_backend_name() == "sqlite":
-            shared = _sqlite()
-            made.dialect, made._compiled_cache = shared.dialect, shared._compiled_cache
+            _share(made, _sqlite())
+        elif url.database == SHARED:
+            _share(made, _on_server(url.host, url.port, options["isolation_level"]))
         return made
 
     engine._prepare_sqlite = hasty
@@ -123,8 +126,23 @@ def make_databases_cheap() -> None:
     Connection._create_ssl_ctx = lambda self, options: make_context(self, options) if options else plain()
 
 
+def _share(made: Engine, shared: Engine) -> None:
+    made.dialect, made._compiled_cache = shared.dialect, shared._compiled_cache
+
+
 @functools.cache
 def _sqlite() -> Engine:
-    shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, json_serializer=engine.json_text)
+    shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, json_serializer=json_text)
+    shared.connect().close()
+    return shared
+
+
+@functools.cache
+def _on_server(host: str | None, port: int | None, isolation: Any) -> Engine:
+    """Of one database alone: a dialect knows the name of its own."""
+    url = URL.create("mysql+pymysql", "root", host=host, port=port, database=SHARED)
+    shared = create_engine(
+        url, poolclass=NullPool, query_cache_size=5_000, isolation_level=isolation, json_serializer=json_text
+    )
     shared.connect().close()
     return shared

@@ -79,6 +79,15 @@ class SqlServer:
             self.execute(f"DROP DATABASE {name}")
 
 
+def denied(cursor: pymysql.cursors.Cursor, statement: str) -> bool:
+    """Whether the cursor's user has no right to this statement."""
+    try:
+        cursor.execute(statement)
+    except pymysql.err.MySQLError as error:
+        return "denied" in str(error)
+    return False
+
+
 Server = TypeVar("Server", bound=SqlServer)
 
 

@@ -451,8 +451,8 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
     """The class has a cap of 3. Between its facts and its commit runs are resumed, and the cap is set."""
     world, managers, chosen = managed.world, managed.world.store.managers, random.Random(1)
     cap, live, over, number = 3, dict[int, Fence](), list[Fence](), count(1000)
-    managers.add_page(managed.fence, page(range(80), exhausted=True))
-    for _ in range(30):
+    managers.add_page(managed.fence, page(range(40), exhausted=True))
+    for _ in range(15):
         facts = managers.facts(managed.fence, chosen.randrange(4))
         chosen.shuffle(over)
         for _ in range(min(len(over), chosen.choice([0, 0, 1, 2]))):
