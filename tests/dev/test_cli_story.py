@@ -19,6 +19,7 @@ import pytest
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.cli.stack.supervise import answers
 from tests.dev.dev_support import ANSWER_S, Dev, wait_until
+from tests.support import in_process
 
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 NEW, ROLES = ("gateway", "token", "new"), ("read", "operate")
@@ -141,8 +142,8 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     env |= {"LIFECYCLE_DATABASE__URL": running.known["database"]}
 
     def doctor(*words: str) -> dict[str, str]:
-        command = [*CRAWLCTL, "doctor", "--timeout", "100s", "-o", "json", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=ANSWER_S, check=False)
+        given = ("doctor", "--timeout", "100s", "-o", "json", *words)
+        done = in_process.crawlctl(*given, env=env, folder=running.state_dir.parent)
         checks = json.loads(done.stdout)["checks"]
         return {one["check"]: f"{one['level']}: {one['text']}" for one in checks}
 

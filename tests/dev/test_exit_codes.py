@@ -36,7 +36,6 @@ CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
 #: How often: how a program leaves is proved by many of one, so these show that each command leaves that way; and the
 #: whole thirty in the long run of the suite.
-TIMES = [pytest.param(2), pytest.param(30, marks=pytest.mark.slow)]
 ONCE = [pytest.param(1), pytest.param(30, marks=pytest.mark.slow)]
 
 
@@ -73,7 +72,7 @@ def test_programs_leave_with_their_own_code(running: Dev, times: int) -> None:
     assert _all(times, run) == {(7, "listed True\n", "")}
 
 
-@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("times", ONCE)
 @pytest.mark.parametrize(
     ("words", "code"),
     [
