@@ -101,7 +101,9 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
     assert sorted(bench.paths) == sorted(f"/{n}" for n in range(30))
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.12, 0.17, 0.22, 0.27, 0.4])
+@pytest.mark.parametrize(
+    "delay", [0.0, 0.12, 0.27, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.05, 0.17, 0.22, 0.4))]
+)
 def test_a_stop_before_scrapy_listens(scrapy_bench: ScrapyBench, delay: float) -> None:
     process = scrapy_bench.start_spider("slow", {"n": ENDLESS})
     wait_until(lambda: scrapy_bench.listens(process))
