@@ -91,9 +91,10 @@ def test_short_programs(running: Dev, words: tuple[str, ...], code: int, times: 
     assert _all(times, run, 3) == {code}
 
 
-@pytest.mark.parametrize("times", ONCE)
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "prefix"), [(("worker", "export"), "WORKER__HEALTH_"), (("gateway",), "GATEWAY__")])
-def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], prefix: str, times: int) -> None:
+def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], prefix: str) -> None:
+    """Thirty times. Once each: test_worker_process and test_a_token_lets_in_whom_it_was_made_for."""
     env = _environment(running)
 
     def run(_: int) -> int:
@@ -109,4 +110,4 @@ def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], pr
             finally:
                 process.kill()
 
-    assert _all(times, run, 2) == {0}
+    assert _all(30, run, 2) == {0}
