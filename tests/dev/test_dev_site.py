@@ -16,6 +16,7 @@ import pytest
 
 from examples.story_checks import run_folder
 from tests.dev.dev_support import ANSWER_S, ROOT, Dev, wait_until
+from tests.support import in_process
 from tests.support.generic_site import write_pages
 
 QUICK_START = re.compile(
@@ -99,8 +100,7 @@ def test_the_readers_own_cases(empty: Dev) -> None:
         wait_until(lambda name=crawler: empty.crawlers() == [name])
         last = typed[3].replace("items 1", f"items {number}")
         for line, more in ((typed[2], ["--poll-minutes", "0.02"]), (last, [])):
-            command = [sys.executable, "-m", "crawler_lifecycle.cli", *line.split()[1:], *more]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=here, timeout=ANSWER_S)
+            done = in_process.crawlctl(*line.split()[1:], *more, env=os.environ, folder=here)
             assert done.returncode == (5 if "start broken" in line else 0), (line, done.stderr)
         assert told in done.stdout
         run = json.loads(empty.crawlctl("list", "-o", "json").stdout)["runs"][0]

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,9 +18,12 @@ import yaml
 
 from crawler_lifecycle.cli.stack import dev, layout, processes
 from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import Part, PartFailed
 from examples.story_checks import run_folder
 from tests.dev.dev_support import ANSWER_S, Dev, gone, wait_until
 
+#: A catalogue that is wrong in its third line.
+SURPLUS = "- name: x\n  kind: command\n  surplus: 1\n"
 PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
 
 
@@ -135,7 +138,7 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
     """While it starts, when it is up, and by SIGKILL, which it cannot hear.
 
     The next start goes on, with the same crawl. It does not start over the tables of an older version, ends its crawls
-    when told to, and begins anew.
+    when told to, and begins anew. How the next start goes on after an orderly end: test_upgrade.
     """
     log, file = dev.state_dir / "logs" / "database.log", dev.state_dir / "dev.json"
     moments: list[Callable[[], object]] = [log.exists, lambda: file.exists() and "worker" in dev.known["processes"]]
@@ -150,29 +153,21 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
         "- {name: long, kind: command, command: [sleep, '600']}\n"
     )
     dev.start()
-    run_id = int(dev.crawlctl("start", "long", "--poll-minutes", "0.02", "-o", "name").stdout)
-    wait_until(lambda: _crawlers_of(dev, run_id))
+    run_id = _started(dev)
     crawler, before = _crawlers_of(dev, run_id), dev.known
     (row,) = _namespaces(dev)
-    assert dev.end(signal.SIGINT) == 0
-    assert gone(before["processes"])
-    assert dev.known["processes"] == {}
-    assert "1 run continues" in dev.error_output()
+    dev.end(signal.SIGKILL)
+    wait_until(lambda: gone(before["processes"]))
 
     _is_not_started_over_older_tables(dev)
     assert _crawlers_of(dev, run_id) == crawler
 
-    dev.start()
+    dev.start("--kill")
+    assert set(dev.known["processes"]) == PARTS
     assert {name: dev.known[name] for name in ("gateway", "temporal")} == {
         name: before[name] for name in ("gateway", "temporal")
     }
     assert _namespaces(dev) == [row]
-    parts = dev.known["processes"]
-    dev.end(signal.SIGKILL)
-    wait_until(lambda: gone(parts))
-
-    dev.start("--kill")
-    assert set(dev.known["processes"]) == PARTS
     assert _crawlers_of(dev, run_id) == crawler
     assert dev.crawlctl("describe", str(run_id), "-o", "json").stdout
     assert dev.end(signal.SIGTERM) == 0
@@ -188,9 +183,23 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
     assert {"lifecycle.db", "temporal.db", "cluster", "archive"} <= {entry.name for entry in aside.iterdir()}
     assert "web UI     http://127.0.0.1" in dev.spoken
     assert _status(dev.known["temporal_ui"]) == 200
+    run_id = _started(dev)
+    (crawler,), parts = _crawlers_of(dev, run_id), dev.known["processes"]
     said = len(dev.error_output())
     assert dev.end(signal.SIGINT) == 0
-    assert "no crawl is running" in dev.error_output()[said:]
+    assert gone(parts)
+    assert dev.known["processes"] == {}
+    assert "1 run continues" in dev.error_output()[said:]
+    assert _crawlers_of(dev, run_id) == [crawler]
+    os.kill(crawler, signal.SIGKILL)
+    wait_until(lambda: not processes.of_folder(dev.state_dir / "cluster"))
+
+
+def _started(dev: Dev) -> int:
+    """A run whose crawler executes."""
+    run_id = int(dev.crawlctl("start", "long", "--poll-minutes", "0.02", "-o", "name").stdout)
+    wait_until(lambda: _crawlers_of(dev, run_id))
+    return run_id
 
 
 def _is_not_started_over_older_tables(dev: Dev) -> None:
@@ -248,15 +257,26 @@ def _invalid(dev: Dev, catalogue: str) -> str:
     return dev.error_output()[before:]
 
 
-def test_an_invalid_catalogue_is_quoted(dev: Dev) -> None:
-    assert "crawlers.yaml:3" in _invalid(dev, "- name: x\n  kind: command\n  surplus: 1\n")
-    assert dev.known["processes"] == {}
+def test_an_invalid_catalogue_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the one part that reads it first; the other ones are not started for that."""
+    parts = layout.Layout.parts
+
+    def needed(self: layout.Layout, env: Mapping[str, str]) -> dict[str, Part]:
+        return {name: part for name, part in parts(self, env).items() if name in ("temporal", "scheduler")}
+
+    monkeypatch.setattr(layout.Layout, "parts", needed)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "crawlers.yaml").write_text(SURPLUS)
+    with pytest.raises(PartFailed, match=r"crawlers\.yaml:3"):
+        Stack(layout.Layout(tmp_path / "state", only_free_ports=True)).start()
+    assert Dev(tmp_path / "state").known["processes"] == {}
 
 
 @pytest.mark.slow
 def test_what_was_wrong_yesterday_is_no_word_of_today(dev: Dev) -> None:
     """It is in the log. How the words of the last start are found: test_supervise."""
-    assert "surplus" in _invalid(dev, "- name: x\n  kind: command\n  surplus: 1\n")
+    assert "crawlers.yaml:3" in _invalid(dev, SURPLUS)
+    assert dev.known["processes"] == {}
     today = _invalid(dev, "- name: y\n  kind: nonsense\n")
     assert "nonsense" in today
     assert "surplus" not in today

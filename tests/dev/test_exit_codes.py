@@ -36,7 +36,6 @@ CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
 #: How often: how a program leaves is proved by many of one, so these show that each command leaves that way; and the
 #: whole thirty in the long run of the suite.
-TIMES = [pytest.param(2), pytest.param(30, marks=pytest.mark.slow)]
 ONCE = [pytest.param(1), pytest.param(30, marks=pytest.mark.slow)]
 
 
@@ -73,7 +72,7 @@ def test_programs_leave_with_their_own_code(running: Dev, times: int) -> None:
     assert _all(times, run) == {(7, "listed True\n", "")}
 
 
-@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("times", ONCE)
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -92,9 +91,10 @@ def test_short_programs(running: Dev, words: tuple[str, ...], code: int, times: 
     assert _all(times, run, 3) == {code}
 
 
-@pytest.mark.parametrize("times", ONCE)
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "prefix"), [(("worker", "export"), "WORKER__HEALTH_"), (("gateway",), "GATEWAY__")])
-def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], prefix: str, times: int) -> None:
+def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], prefix: str) -> None:
+    """Thirty times. Once each: test_worker_process and test_a_token_lets_in_whom_it_was_made_for."""
     env = _environment(running)
 
     def run(_: int) -> int:
@@ -110,4 +110,4 @@ def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], pr
             finally:
                 process.kill()
 
-    assert _all(times, run, 2) == {0}
+    assert _all(30, run, 2) == {0}

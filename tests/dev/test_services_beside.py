@@ -16,6 +16,7 @@ import pytest
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.admin import services
 from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.gateway.runs.crawlers import FRESH_S
 from tests.dev.dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
 
@@ -52,6 +53,7 @@ def test_a_start_while_the_scheduler_service_is_away_is_deployed_when_it_is_back
     scheduler = serving.known["processes"]["scheduler"]
     os.kill(scheduler, signal.SIGSTOP)
     try:
+        time.sleep(FRESH_S)  # sooner, each try would be one more run
         until = time.monotonic() + PATIENCE_S
         while (
             "does not answer"

@@ -27,6 +27,9 @@ SETTINGS = {
     "LIFECYCLE_CLUSTER__SLOTS": "64",
 }
 LOOKS, SELDOM = ("--poll-minutes", "0.02,0.03", "-o", "name"), ("--poll-minutes", "0.1,0.2", "-o", "name")
+#: Of each graph: one look, and one crawl for each page.
+PAGES = 2
+CRAWLS = 1 + PAGES
 
 
 @dataclass
@@ -79,7 +82,8 @@ class Load:
         self.call("resume", self.endless[self.phases])
         for n in range(self.each):
             name = f"g{self.phases}-{n}"
-            self.call("graph", "start", "examples.graphs:titles", "--id", name, "-o", "name", "--", "4", self.site)
+            graph = ("examples.graphs:titles", "--id", name, "-o", "name", "--", str(PAGES), self.site)
+            self.call("graph", "start", *graph)
             self.graphs.append(name)
         self.phases += 1
 
@@ -172,13 +176,15 @@ def prove(world: World, load: Load) -> None:
         assert world.query(crawls, f"manager/plain/m{n}") == [("finished",)] * (load.phases + 3)
     for graph in load.graphs:
         assert world.query("SELECT state FROM graph WHERE graph_key = ?", graph) == [("completed",)]
-        assert world.query(crawls, f"graph/{graph}") == [("finished",)] * 5, "one look, and one crawl for each page"
+        assert world.query(crawls, f"graph/{graph}") == [("finished",)] * CRAWLS
         steps = "SELECT max(s.attempt) FROM graph_step s JOIN graph USING (graph_id) WHERE graph_key = ?"
         assert world.query(steps, graph) == [(1,)]
     due = world.query("SELECT schedule_id, decision, target_id, count(*) FROM schedule_due GROUP BY 1, 2, 3")
     started = [row for row in due if row[1] == "started"]
     assert {row[0] for row in started} == set(range(1, load.schedules + 1))
     assert len(started) == len({row[2] for row in started}), "each due time began a run of its own"
-    begun = len(load.short) + len(load.endless) + load.each * (load.phases + 3) + 5 * len(load.graphs) + len(started)
+    begun = (
+        len(load.short) + len(load.endless) + load.each * (load.phases + 3) + CRAWLS * len(load.graphs) + len(started)
+    )
     assert len(runs) == begun
     assert json.loads(world.crawlctl("audit", "-o", "json").stdout)["found"] == {}

@@ -57,6 +57,19 @@ def table(pytestconfig: pytest.Config) -> list[str]:
     return pytestconfig.stash.setdefault(TABLE, [])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those with stacks of their own come first: the shared one, while it is up, takes a twentieth of a processor."""
+    places = [place for place, item in enumerate(items) if item.path.is_relative_to(HERE)]
+    mine = sorted((items[place] for place in places), key=_is_of_the_shared_stack)
+    for place, item in zip(places, mine, strict=True):
+        items[place] = item
+
+
+def _is_of_the_shared_stack(item: pytest.Item) -> bool:
+    of_its_module = getattr(item, "module", None)
+    return "stack" in getattr(item, "fixturenames", ()) and not hasattr(of_its_module, "stack")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the table."""
     if lines := config.stash.get(TABLE, []):

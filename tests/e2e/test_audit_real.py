@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store import open_store
 from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, QUICK, World, moment, until
+from tests.support import in_process
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
 #: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine may take.
@@ -47,8 +47,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def crawlctl(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(world.stack.addresses["gateway"])}
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=world.folder)
+    return in_process.crawlctl(*words, env=env, folder=world.folder)
 
 
 def audit(world: World, *more: str, code: int = 0) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def test_loops_of_redirects_are_found_in_any_order(targets: dict[int, int], orde
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("what", ["tags", "attributes"])
+@pytest.mark.parametrize("what", ["tags", pytest.param("attributes", marks=pytest.mark.slow)])
 def test_a_page_that_is_too_much_for_a_parser_is_skipped(crawl: Crawl, what: str) -> None:
     """The crawler has 256 MiB at most: parsed, either takes more, or minutes."""
     with nasty_server() as (site, _):
@@ -304,8 +304,12 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
 @pytest.mark.parametrize(
     ("start", "more"),
     [
-        *((start, {}) for start in ("http://127.0.0.1:9/", "{site}/image", "{site}/down", "{site}/out")),
-        *((f"{{site}}/{path}", {}) for path in ("private", "loop", "one", "far", "chain", "nowhere")),
+        *((start, {}) for start in ("http://127.0.0.1:9/", "{site}/image", "{site}/down", "{site}/private")),
+        ("{site}/far", {}),
+        *(
+            pytest.param(f"{{site}}/{path}", {}, marks=pytest.mark.slow)
+            for path in ("out", "loop", "one", "chain", "nowhere")
+        ),
         ("{site}/moved", {"max_pages": "1"}),
         ("{site}/one", {"max_depth": "0", "allow": "elsewhere"}),
     ],

@@ -42,10 +42,13 @@ def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.Co
 @contextmanager
 def _environment(env: Mapping[str, str]) -> Iterator[None]:
     before, given = os.environ.copy(), dict(env)  # which may be os.environ itself
+    mask = os.umask(0o022)  # that of the process, which some commands change
+    os.umask(mask)
     os.environ.clear()
     os.environ.update(given)
     try:
         yield
     finally:
+        os.umask(mask)
         os.environ.clear()
         os.environ.update(before)

@@ -110,7 +110,10 @@ def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProces
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("role", sorted(ROLES))
+@pytest.mark.parametrize(
+    "role",
+    [role if role in ("cluster", "export") else pytest.param(role, marks=pytest.mark.slow) for role in sorted(ROLES)],
+)
 def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     start: Callable[..., WorkerProcess], tmp_path: Path, role: str
 ) -> None:

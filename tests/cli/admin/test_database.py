@@ -6,22 +6,20 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from crawler_lifecycle.store import head_version
+from tests.support import in_process
 
 pytestmark = pytest.mark.processes
 
 
 def db(url: str, *words: str) -> subprocess.CompletedProcess[str]:
     """``crawlctl db …`` on this database."""
-    command = [sys.executable, "-m", "crawler_lifecycle.cli.main", "db", *words]
-    env = {**os.environ, "LIFECYCLE_DATABASE__URL": url}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return in_process.crawlctl("db", *words, env={**os.environ, "LIFECYCLE_DATABASE__URL": url}, folder=Path())
 
 
 def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:

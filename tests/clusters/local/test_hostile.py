@@ -91,10 +91,16 @@ def watched(bench: Bench) -> Iterator[Callable[[], list[int]]]:
     thread.join()
 
 
-@pytest.mark.parametrize("force", [False, True], ids=["stop", "kill"])
-@pytest.mark.parametrize(
-    ("level", "kind"), [*(("attempt", kind) for kind in KINDS), ("index", "file"), ("run", "loop"), ("run", "nothing")]
-)
+#: Level and kind, and whether it is a stop or a kill: each of the three with each of the others is a long matrix.
+PLACES = [*(("attempt", kind) for kind in KINDS), ("index", "file"), ("run", "loop"), ("run", "nothing")]
+REPLACED = [
+    pytest.param(level, kind, force, marks=[pytest.mark.slow] if force is bool(number % 2) else [])
+    for number, (level, kind) in enumerate(PLACES)
+    for force in (False, True)
+]
+
+
+@pytest.mark.parametrize(("level", "kind", "force"), REPLACED)
 def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
     bench: Bench, watched: Callable[[], list[int]], level: str, kind: str, force: bool
 ) -> None:
@@ -141,7 +147,9 @@ def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        *((name, how) for name in LIES for how in ("lie", "folder")),
+        *((name, "lie") for name in LIES),
+        *((name, "folder") for name in ("spec.json", "lock")),
+        *(pytest.param(name, "folder", marks=pytest.mark.slow) for name in LIES if name not in ("spec.json", "lock")),
         *((name, "gone") for name in ("spec.json", "supervisor.json", "process.json", "lock")),
     ],
 )
