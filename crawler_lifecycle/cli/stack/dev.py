@@ -116,7 +116,7 @@ def dev(
         if demo:
             show_demo(stack)
         while True:
-            signal.pause()
+            time.sleep(1)  # signal.pause() misses a signal that comes just before it
     except KeyboardInterrupt:
         pass
     except PartFailed as failure:
