@@ -50,9 +50,10 @@ SAME_S, CALM_S, MARKS_S, MARKS_MAX = 10.0, 30.0, 1.0, 500
 TICK_S = 2.0
 #: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
 NEEDS_S, NEEDS_WAIT_S = 1.0, 0.3
-#: The pause after a rendering: a multiple of its duration, and seconds at most. It limits the work for large screens.
-#: One slow answer of the database must not make a screen old.
-REST, REST_MAX_S = 4.0, 8.0
+#: The pause after a rendering: a multiple of its duration, and seconds at least and at most. It limits the work for
+#: large screens, and for lists of which something changes all the time. One slow answer of the database must not make a
+#: screen old.
+REST, REST_MIN_S, REST_MAX_S = 4.0, 0.25, 8.0
 #: The most screens that are rendered at the same moment.
 AT_ONCE = 2
 Render = Callable[[], Coroutine[Any, Any, str]]
@@ -135,7 +136,7 @@ class Screen:
                 logger.warning("the screen %s cannot be rendered now: %s", self.about, error)
             self._failed = True
         finally:
-            self._rests_until = now() + min(REST * (now() - began), REST_MAX_S)
+            self._rests_until = now() + min(max(REST * (now() - began), REST_MIN_S), REST_MAX_S)
             self._due_at = max(began + self.every_s, self._rests_until)
             self._rendering = None
 
