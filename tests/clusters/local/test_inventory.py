@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.folders import inventory
+from crawler_lifecycle.clusters.local.processes.identity import Stat
 from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import wait_until
 from tests.support.run_refs import run_ref
@@ -33,13 +35,17 @@ def folder_of(state: Path, run_id: int, index: int = 0, attempt: int = 1) -> Pat
     return state / "tasks" / str(run_ref(run_id)) / str(index) / str(attempt)
 
 
+def marked(files: Path) -> subprocess.Popen[bytes]:
+    marks = {"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": run_ref(7).uid, "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks})
+
+
 @pytest.fixture
 def straggler(state: Path, cluster: LocalCluster) -> Iterator[subprocess.Popen[bytes]]:
     """A process that carries the marks of task 41 (run 7, index 3, attempt 2)."""
     files = folder_of(state, 7, 3, 2) / "files"
     files.mkdir(parents=True)
-    marks = {"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": run_ref(7).uid, "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks})
+    process = marked(files)
     try:
         wait_until(cluster.inventory)
         yield process
@@ -73,6 +79,29 @@ def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
     cluster.kill(run_ref(7), TaskRef(41, 3, 2, task.uid))
     assert straggler.wait(60) == -signal.SIGKILL
     assert cluster.inventory() == []
+
+
+def test_a_process_that_ends_meanwhile_hides_no_other_of_its_task(
+    state: Path, cluster: LocalCluster, straggler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = marked(folder_of(state, 7, 3, 2) / "files")
+    wait_until(lambda: len(inventory._processes(state / "tasks")[7, 3, 2, run_ref(7).uid]) == 2)
+    read = inventory._processes
+
+    def read_then_ended(tasks: Path) -> dict[inventory.Place, list[Stat]]:
+        found = read(tasks)
+        straggler.kill()
+        straggler.wait()
+        return found
+
+    monkeypatch.setattr(inventory, "_processes", read_then_ended)
+    try:
+        (task,) = cluster.inventory()
+    finally:
+        other.kill()
+        other.wait()
+    assert task.uid is not None
+    assert task.uid.startswith(f"{other.pid}@")
 
 
 def test_folders_of_ended_tasks_and_strangers_are_no_tasks(state: Path, cluster: LocalCluster) -> None:

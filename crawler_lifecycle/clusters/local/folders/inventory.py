@@ -49,27 +49,29 @@ def inventory(
     found: list[ClusterTask] = []
     merged = merge(alive, _unended(state, run_id, begin))
     for _, places in groupby(merged, key=lambda place: place[:3]):  # stop early: reading a folder is expensive
-        seen = (_task_of(place, state, observe, processes.get(place), node) for place in dict.fromkeys(places))
+        seen = (_task_of(place, state, observe, processes.get(place, []), node) for place in dict.fromkeys(places))
         found += [task for task in seen if task is not None]
         if len(found) >= limit:
             break
     return found
 
 
-def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, node: str) -> ClusterTask | None:
-    """Return the task if it waits or executes, by its folder or else by ``process``; else ``None``.
+def _task_of(place: Place, state: Path, observe: Observe, seen_alive: list[Stat], node: str) -> ClusterTask | None:
+    """Return the task if it waits or executes, by its folder or else by a process of it; else ``None``.
 
-    The process counts when it still runs after the task's end, or without the task's folder.
+    A process counts when it still runs after the task's end, or without the task's folder.
     """
     run_id, index, attempt, run_uid = place
     run = RunRef(run_id, run_uid)
+    # The first of them may be a short-lived child that has ended since, while others live.
+    process = next((one for one in seen_alive if Identity(one.pid, one.start, boot_id()).alive()), None)
     spec = _spec(task_path(state, run, index, attempt))
     environment = _environment(process.pid) if process is not None else {}
     task_id = _number(environment.get("CRAWL_TASK_ID")) or _number(spec.get("task_id"))
     seen = observe(run, TaskRef(task_id or 0, index, attempt))
     executing, began = seen.phase is Phase.EXECUTING, seen.started_at
     if seen.phase not in (Phase.WAITING, Phase.EXECUTING):
-        if process is None or not Identity(process.pid, process.start, boot_id()).alive():
+        if process is None:
             return None
         executing, began = True, _modified(process.pid)
     uid = spec.get("uid")
@@ -78,14 +80,14 @@ def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, 
     return ClusterTask(run_id, index, attempt, executing, task_id, named, began, node, run_uid, stray)
 
 
-def _processes(tasks: Path) -> dict[Place, Stat]:
-    """Return one living process for each task that has any, by its environment. Raises ``OSError``."""
-    found: dict[Place, Stat] = {}
+def _processes(tasks: Path) -> dict[Place, list[Stat]]:
+    """Return the living processes of each task that has any, by their environment. Raises ``OSError``."""
+    found: dict[Place, list[Stat]] = {}
     for stat in all_processes():
         files_dir = None if stat.ended else _environment(stat.pid).get("CRAWL_FILES_DIR")
         place = _place_of(tasks, files_dir) if files_dir else None
         if place is not None:
-            found.setdefault(place, stat)
+            found.setdefault(place, []).append(stat)
     return found
 
 
