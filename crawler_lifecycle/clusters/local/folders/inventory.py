@@ -84,9 +84,7 @@ def _processes(tasks: Path) -> dict[Place, list[Stat]]:
     """Return the living processes of each task that has any, by their environment. Raises ``OSError``."""
     found: dict[Place, list[Stat]] = {}
     for stat in all_processes():
-        files_dir = None if stat.ended else _environment(stat.pid).get("CRAWL_FILES_DIR")
-        place = _place_of(tasks, files_dir) if files_dir else None
-        if place is not None:
+        if not stat.ended and (place := _place_of(tasks, _environment(stat.pid).get("CRAWL_FILES_DIR", ""))):
             found.setdefault(place, []).append(stat)
     return found
 
