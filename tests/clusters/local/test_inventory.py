@@ -84,9 +84,7 @@ def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
 def test_a_process_that_ends_meanwhile_hides_no_other_of_its_task(
     state: Path, cluster: LocalCluster, straggler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = marked(folder_of(state, 7, 3, 2) / "files")
-    wait_until(lambda: len(inventory._processes(state / "tasks")[7, 3, 2, run_ref(7).uid]) == 2)
-    read = inventory._processes
+    read, other = inventory._processes, marked(folder_of(state, 7, 3, 2) / "files")
 
     def read_then_ended(tasks: Path) -> dict[inventory.Place, list[Stat]]:
         found = read(tasks)
@@ -94,8 +92,9 @@ def test_a_process_that_ends_meanwhile_hides_no_other_of_its_task(
         straggler.wait()
         return found
 
-    monkeypatch.setattr(inventory, "_processes", read_then_ended)
     try:
+        wait_until(lambda: len(read(state / "tasks")[7, 3, 2, run_ref(7).uid]) == 2)
+        monkeypatch.setattr(inventory, "_processes", read_then_ended)
         (task,) = cluster.inventory()
     finally:
         other.kill()
