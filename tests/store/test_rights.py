@@ -67,9 +67,9 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
     store = open_store(limited, clock=clock)
     try:
         store.health.ping()
-        assert store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 40)
         world = World(store, clock)
         fence = world.executing(tasks=3)
+        assert store.run_numbers.begin_run_ids_above(fence.run_id + 40)
         assert [task.index for task in store.additions.add_tasks(fence.run_id, "more", [{"part": "9"}])] == [3]
         world.deploy(fence)
         clock.forward(60)

@@ -1,5 +1,6 @@
 "use strict";
 // Lists: keys, a search while one types, the number of chosen rows, and views that this browser keeps by name.
+// It begins before the first paint: who sees a list may type at once.
 (() => {
   const SEARCH = "main [type=search][name=search]";
   const find = (selector) => document.querySelector(selector);
