@@ -47,8 +47,8 @@ def inventory(
     processes = _processes(state / "tasks")
     alive = sorted(place for place in processes if place[:3] > begin and run_id in (None, place[0]))
     found: list[ClusterTask] = []
-    merged = merge(alive, _unended(state, run_id, begin))
-    for _, places in groupby(merged, key=lambda place: place[:3]):  # stop early: reading a folder is expensive
+    # It stops early: reading a folder is expensive.
+    for _, places in groupby(merge(alive, _unended(state, run_id, begin)), key=lambda place: place[:3]):
         seen = (_task_of(place, state, observe, processes.get(place, []), node) for place in dict.fromkeys(places))
         found += [task for task in seen if task is not None]
         if len(found) >= limit:
@@ -64,20 +64,24 @@ def _task_of(place: Place, state: Path, observe: Observe, seen_alive: list[Stat]
     run_id, index, attempt, run_uid = place
     run = RunRef(run_id, run_uid)
     # The first of them may be a short-lived child that has ended since, while others live.
-    process = next((one for one in seen_alive if Identity(one.pid, one.start, boot_id()).alive()), None)
+    process = next(filter(_alive, seen_alive), None)
     spec = _spec(task_path(state, run, index, attempt))
     environment = _environment(process.pid) if process is not None else {}
     task_id = _number(environment.get("CRAWL_TASK_ID")) or _number(spec.get("task_id"))
     seen = observe(run, TaskRef(task_id or 0, index, attempt))
     executing, began = seen.phase is Phase.EXECUTING, seen.started_at
     if seen.phase not in (Phase.WAITING, Phase.EXECUTING):
-        if process is None:
+        if (process := next(filter(_alive, seen_alive), None)) is None:  # it may have ended since
             return None
         executing, began = True, _modified(process.pid)
     uid = spec.get("uid")
     stray = not isinstance(uid, str)  # the folder is gone, or its spec is garbage: then the process identifies it
     named = str(uid) if not stray else None if process is None else f"{process.pid}@{process.start}"
     return ClusterTask(run_id, index, attempt, executing, task_id, named, began, node, run_uid, stray)
+
+
+def _alive(stat: Stat) -> bool:
+    return Identity(stat.pid, stat.start, boot_id()).alive()
 
 
 def _processes(tasks: Path) -> dict[Place, list[Stat]]:
