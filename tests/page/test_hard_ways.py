@@ -117,6 +117,19 @@ def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor:
     until(lambda: visitor.streams == 1, "one stream of five tabs: a browser has six connections for all of them")
 
 
+def test_a_tab_that_was_opened_behind_tells_its_age_at_once(visitor: Visitor) -> None:
+    """Browsers paint nothing there, and a page begins with its first paint."""
+    visitor.context.add_init_script("window.held = []; window.requestAnimationFrame = (begin) => held.push(begin);")
+    page = visitor.open("/")
+    page.wait_for_timeout(6000)
+    told, bar = page.evaluate("""() => new Promise((done) => {
+      held.splice(0).forEach((begin) => begin());
+      setTimeout(() => done(['as-of', 'bar'].map((id) => document.getElementById(id).textContent)));
+    })""")
+    assert re.fullmatch(r"As of \d\d:\d\d:\d\d UTC", told), "what is six seconds old does not look fresh"
+    assert not bar, "a tab that comes to the front raises no bar"
+
+
 def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: Visitor) -> None:
     """During a rollout the page comes from one of them and its stream from the other."""
     hello = json.dumps({"now": datetime.now(UTC).isoformat(), "build": "another"})

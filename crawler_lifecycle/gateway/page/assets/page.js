@@ -10,13 +10,15 @@ requestAnimationFrame(() => setTimeout(() => {
   const bar = document.getElementById("bar");
   if (!root.dataset.now) return;
   // Ages use the server's clock, because the browser's clock may be wrong. The browser only measures the time since then.
-  let server = Date.parse(root.dataset.now), at = performance.now();
+  // A tab that was opened behind others begins here only when it is in front.
+  let server = Date.parse(root.dataset.now), at = performance.getEntriesByType("navigation")[0].responseStart;
   let asOf = server, changes = 0, outdated = false, gone = false, ended = "", away = "", stale = false, said = "";
   // The last message, the time of the last one without troubles, and since when the tab is in front.
   let heardAt = at, wellAt = null, shownAt = -Infinity;
   // A page as old as OLD_MS is stale also if messages come: the gateway may be too slow to make it anew.
   const SILENT_MS = 5000, OLD_MS = 15000, LOGIN_MS = 30000, CONNECT_MS = 10000;
   const silent = (since) => performance.now() - since > SILENT_MS;
+  if (silent(at)) shownAt = performance.now(); // it was behind, and has no news yet
   // Ages of a stale page stand still at its last news.
   const now = () => stale ? asOf : server + (performance.now() - at);
 
