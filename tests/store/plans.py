@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ PAGE = 1000
 """Rows that may be scanned or sorted: what a page of a list reads, and no more."""
 MANY = 10**9
 """Rows where nobody knows how many."""
+OFTEN = 10
+"""Times that a statement of one method is explained: in a loop it is sent a thousand times, and planned alike."""
 SMALL = ("outbox_counter", "pool_gate", "alembic_version")
 """Tables of one row."""
 
@@ -38,17 +41,22 @@ class Plans:
     indexes: set[str] = field(default_factory=set)
     """Those that a statement was answered out of; their names are unique."""
     statements: set[str] = field(default_factory=set)
+    explained: Counter[tuple[str, str]] = field(default_factory=Counter)
     doing: str = ""
 
     @contextmanager
     def watching(self, engine: sa.Engine) -> Iterator[None]:
-        """Explain every statement just before it is sent, in its own transaction and with its own parameters."""
+        """Explain every statement just before it is sent, in its own transaction and with its own parameters; at most
+        ``OFTEN`` times for each method."""
         explain = _of_sqlite if engine.dialect.name == "sqlite" else _of_mysql
 
         def note(conn: sa.Connection, _cursor: object, statement: str, parameters: Any, _: object, many: bool) -> None:
             if statement.startswith(("BEGIN", "PRAGMA", "DESCRIBE")):
                 return
             self.statements.add(statement)
+            self.explained[self.doing, statement] += 1
+            if self.explained[self.doing, statement] > OFTEN:
+                return
             faults, indexes = explain(conn, statement, parameters[0] if many else parameters)
             self.indexes |= indexes
             for fault in faults:

@@ -41,7 +41,7 @@ from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
 from crawler_lifecycle.ports.schedules import TargetRef
 from crawler_lifecycle.ports.webhooks import Tried
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.runs.tables import run_history, task_history
@@ -51,7 +51,7 @@ from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.test_overdue import executing
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, bad_end, closed, request, seen
 from tests.store.plans import Plans
-from tests.support.databases import wait_patiently
+from tests.support.databases import make_tables, wait_patiently
 from tests.support.filling import (
     COMMON_TAG,
     FILLED_FROM,
@@ -217,7 +217,7 @@ class Filled:
 
 
 def _fill(url: str, size: Size) -> Filled:
-    upgrade(url)
+    make_tables(url)
     clock = Clock()
     room = dict.fromkeys(MOST, ID_MAX)
     named = {f"pool-{n}": Pool(max=50) for n in range(POOLS)} | {"large": Pool(queue="q")}  # which waits for nobody
@@ -437,7 +437,8 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.run_marks(range(1, 501))
     store.health.ping()
     store.health.projects()
-    for project in ("default", "nobody"):
+    # SQLite plans without looking at the values, so alike for both.
+    for project in ("default",) if filled.store.database.engine.dialect.name == "sqlite" else ("default", "nobody"):
         with limited(project):
             of_one_project(store, filled)
 
