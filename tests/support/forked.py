@@ -48,7 +48,7 @@ def _be(program: Callable[[], object], env: dict[str, str], folder: Path, files:
         os.environ.update(env)
         for number, file in enumerate(files, 1):
             os.dup2(file, number)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         code = _code_of(program)
     except BaseException:
         traceback.print_exc()
