@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.dev.dev_support import Dev
+from tests.support.go_programs import FRUGAL
+
+# For the Temporal server of each stack.
+os.environ.update(FRUGAL)
+#: Ends the shared stack.
+LAST = "test_ctrl_c_ends_all_of_it_and_a_crawl_continues"
 
 
 @pytest.fixture
@@ -19,15 +26,26 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 
 
 @pytest.fixture(scope="package")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """One stack for the tests of this folder, which leave it as whole as they found it. It speaks scrapyd's dialect."""
-    stack = Dev(tmp_path_factory.mktemp("dev") / "state", env={"LIFECYCLE_GATEWAY__SCRAPYD": "true"})
-    yield stack.start()
-    stack.close()
+def shared() -> Iterator[list[Dev]]:
+    """The shared stacks that are up."""
+    stacks: list[Dev] = []
+    yield stacks
+    for stack in stacks:
+        stack.close()
 
 
 @pytest.fixture(scope="package")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+def running(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
+    """One stack for the tests of this folder, which leave it as whole as they found it. It speaks scrapyd's dialect."""
+    for other in shared:  # its tests are over
+        other.close()
+    stack = Dev(tmp_path_factory.mktemp("dev") / "state", env={"LIFECYCLE_GATEWAY__SCRAPYD": "true"})
+    shared.append(stack)
+    return stack.start()
+
+
+@pytest.fixture(scope="package")
+def serving(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
     """One that serves a person's own pages, beside a catalogue of theirs, and delivers to folders of theirs.
 
     Of these an option names one and the environment the other.
@@ -38,15 +56,19 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     (folder / "crawlers.yaml").write_text("- {name: quick, kind: command, command: ['true']}\n")
     options = ("--ports", "free", "--site", "pages", "--events", (folder / "told.jsonl").as_uri())
     stack = Dev(folder / ".crawl", options, env={"LIFECYCLE_ARCHIVE__URL": (folder / "zips").as_uri()})
-    yield stack.start()
-    stack.close()
+    shared.append(stack)
+    return stack.start()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with stacks of their own come first: a shared one that is up takes a twentieth of a processor."""
+    """Those with stacks of their own come first, then those of each shared one: it takes a twentieth of a processor."""
     here = Path(__file__).parent
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(here)]
-    shared = {"running", "serving"}
-    mine = sorted((items[place] for place in places), key=lambda item: len(shared & set(item.fixturenames)))
+    mine = sorted((items[place] for place in places), key=_when)
     for place, item in zip(places, mine, strict=True):
         items[place] = item
+
+
+def _when(item: pytest.Item) -> tuple[bool, bool, bool]:
+    names = getattr(item, "fixturenames", ())
+    return "running" in names, "serving" in names, item.name == LAST

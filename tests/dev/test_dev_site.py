@@ -77,10 +77,13 @@ CASES = {"**A Scrapy project**": "pen", "**A Python program**": "ink", "**It fai
 CASES |= {"**A Node program**": "nib"} if shutil.which("node") else {}
 
 
-def test_the_readers_own_cases(empty: Dev) -> None:
+def test_the_readers_own_cases(serving: Dev, request: pytest.FixtureRequest) -> None:
     """The first lines of docs/first-crawl.md, typed as they stand, in one stack, which reads each catalogue."""
     page = (ROOT / "docs" / "first-crawl.md").read_text()
-    here = empty.state_dir.parent
+    here = serving.state_dir.parent
+    catalogue = here / "crawlers.yaml"
+    before = catalogue.read_text()
+    request.addfinalizer(lambda: catalogue.write_text(before))
     (here / "shop" / "shop").mkdir(parents=True)
     (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     (here / "shop" / "shop" / "settings.py").write_text("SPIDER_MODULES = ['shop.products']\n")
@@ -88,23 +91,27 @@ def test_the_readers_own_cases(empty: Dev) -> None:
     (here / "broken.py").write_text("import bs5\n")
     for name, language in (("fetch.py", "python"), ("fetch.js", "js")):
         (here / name).write_text(page.partition(f"```{language}\n")[2].partition("```")[0])
-    for number, (begin, told) in enumerate(CASES.items(), 1):
+    for begin, told in CASES.items():
         case = page[page.index(begin) :]
         lines = [line.removeprefix("$ ") for line in case.partition("```console\n")[2].partition("```")[0].splitlines()]
         typed = [line for line in lines if not line.startswith("#")]
         assert [words.split()[:2] for words in typed[1:3]] == [["crawlctl", word] for word in ("dev", "start")]
         subprocess.run(["sh", "-c", typed[0]], cwd=here, check=True, timeout=ANSWER_S)
-        if number == 1:
-            empty.start()
         crawler = typed[2].split()[2]
-        wait_until(lambda name=crawler: empty.crawlers() == [name])
+        wait_until(lambda name=crawler: set(serving.crawlers()) == {name, "site"})
+        number = _newest(serving)["run_id"] + 1
         last = typed[3].replace("items 1", f"items {number}")
         for line, more in ((typed[2], ["--poll-minutes", "0.02"]), (last, [])):
             done = in_process.crawlctl(*line.split()[1:], *more, env=os.environ, folder=here)
             assert done.returncode == (5 if "start broken" in line else 0), (line, done.stderr)
         assert told in done.stdout
-        run = json.loads(empty.crawlctl("list", "-o", "json").stdout)["runs"][0]
+        run = _newest(serving)
         assert (run["run_id"], run["items"]) == (number, None if crawler == "broken" else 1)
+
+
+def _newest(stack: Dev) -> dict[str, Any]:
+    found: list[dict[str, Any]] = json.loads(stack.crawlctl("list", "-o", "json").stdout)["runs"]
+    return found[0] if found else {"run_id": 0}
 
 
 def test_beside_a_catalogue_of_ones_own(serving: Dev) -> None:

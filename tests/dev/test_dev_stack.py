@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sqlite3
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +24,8 @@ from tests.dev.dev_support import ANSWER_S, Dev, gone, wait_until
 
 #: A catalogue that is wrong in its third line.
 SURPLUS = "- name: x\n  kind: command\n  surplus: 1\n"
+#: One with a crawl that ends when it is killed.
+LONG = "- {name: long, kind: command, command: [sleep, '600']}\n"
 PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
 
 
@@ -135,7 +137,7 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
 
 
 def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(dev: Dev) -> None:
-    """While it starts, when it is up, and by SIGKILL, which it cannot hear.
+    """While it starts, and by SIGKILL, which it cannot hear.
 
     The next start goes on, with the same crawl. It does not start over the tables of an older version, ends its crawls
     when told to, and begins anew. How the next start goes on after an orderly end: test_upgrade.
@@ -149,9 +151,7 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
         if file.exists():
             assert dev.known["processes"] == {}
     # A crawl that needs nothing of the stack: the demonstration site ends with it.
-    dev.state_dir.parent.joinpath("crawlers.yaml").write_text(
-        "- {name: long, kind: command, command: [sleep, '600']}\n"
-    )
+    dev.state_dir.parent.joinpath("crawlers.yaml").write_text(LONG)
     dev.start()
     run_id = _started(dev)
     crawler, before = _crawlers_of(dev, run_id), dev.known
@@ -162,37 +162,64 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
     _is_not_started_over_older_tables(dev)
     assert _crawlers_of(dev, run_id) == crawler
 
-    dev.start("--kill")
+    dev.start("--kill", "--ui")
     assert set(dev.known["processes"]) == PARTS
     assert {name: dev.known[name] for name in ("gateway", "temporal")} == {
         name: before[name] for name in ("gateway", "temporal")
     }
+    assert "web UI     http://127.0.0.1" in dev.spoken
+    assert _status(dev.known["temporal_ui"]) == 200
     assert _namespaces(dev) == [row]
     assert _crawlers_of(dev, run_id) == crawler
     assert dev.crawlctl("describe", str(run_id), "-o", "json").stdout
     assert dev.end(signal.SIGTERM) == 0
     assert _crawlers_of(dev, run_id) == []
     assert dev.error_output().rstrip().endswith("ended; no crawl is running")
-    with closing(sqlite3.connect(dev.state_dir / "lifecycle.db")) as db:
-        assert db.execute("SELECT status, outcome FROM run_history").fetchall() == [("FAILED", "cancelled")]
+    assert _runs(dev) == [("FAILED", "cancelled")]
 
     _rename_column(dev, "retry_note", to="former")
-    dev.start("--recreate", "--ui")
-    assert dev.crawlctl("list", "-o", "name").stdout == ""
+    with _few_parts("temporal"), chdir(dev.state_dir.parent):
+        anew = Stack(layout.Layout(dev.state_dir, only_free_ports=True, recreate=True))
+        anew.start()
+        anew.stop()
+    assert _runs(dev) == []
     (aside,) = dev.state_dir.glob("aside-*")
     assert {"lifecycle.db", "temporal.db", "cluster", "archive"} <= {entry.name for entry in aside.iterdir()}
-    assert "web UI     http://127.0.0.1" in dev.spoken
-    assert _status(dev.known["temporal_ui"]) == 200
-    run_id = _started(dev)
-    (crawler,), parts = _crawlers_of(dev, run_id), dev.known["processes"]
-    said = len(dev.error_output())
-    assert dev.end(signal.SIGINT) == 0
+
+
+def test_ctrl_c_ends_all_of_it_and_a_crawl_continues(running: Dev) -> None:
+    """Comes last: nobody else has this stack afterwards."""
+    catalogue = running.state_dir / "crawlers.yaml"
+    catalogue.write_text(catalogue.read_text() + LONG)
+    wait_until(lambda: "long" in running.crawlers())
+    run_id = _started(running)
+    (crawler,), parts = _crawlers_of(running, run_id), running.known["processes"]
+    said = len(running.error_output())
+    assert running.end(signal.SIGINT) == 0
     assert gone(parts)
-    assert dev.known["processes"] == {}
-    assert "1 run continues" in dev.error_output()[said:]
-    assert _crawlers_of(dev, run_id) == [crawler]
+    assert running.known["processes"] == {}
+    assert "1 run continues" in running.error_output()[said:]
+    assert _crawlers_of(running, run_id) == [crawler]
     os.kill(crawler, signal.SIGKILL)
-    wait_until(lambda: not processes.of_folder(dev.state_dir / "cluster"))
+    wait_until(lambda: not processes.of_folder(running.state_dir / "cluster"))
+
+
+def _runs(dev: Dev) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(dev.state_dir / "lifecycle.db")) as db:
+        return db.execute("SELECT status, outcome FROM run_history").fetchall()
+
+
+@contextmanager
+def _few_parts(*names: str) -> Iterator[None]:
+    """Stacks of this process have these parts alone meanwhile."""
+    parts = layout.Layout.parts
+
+    def needed(self: layout.Layout, env: Mapping[str, str]) -> dict[str, Part]:
+        return {name: part for name, part in parts(self, env).items() if name in names}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout.Layout, "parts", needed)
+        yield
 
 
 def _started(dev: Dev) -> int:
@@ -259,15 +286,9 @@ def _invalid(dev: Dev, catalogue: str) -> str:
 
 def test_an_invalid_catalogue_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the one part that reads it first; the other ones are not started for that."""
-    parts = layout.Layout.parts
-
-    def needed(self: layout.Layout, env: Mapping[str, str]) -> dict[str, Part]:
-        return {name: part for name, part in parts(self, env).items() if name in ("temporal", "scheduler")}
-
-    monkeypatch.setattr(layout.Layout, "parts", needed)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "crawlers.yaml").write_text(SURPLUS)
-    with pytest.raises(PartFailed, match=r"crawlers\.yaml:3"):
+    with _few_parts("temporal", "scheduler"), pytest.raises(PartFailed, match=r"crawlers\.yaml:3"):
         Stack(layout.Layout(tmp_path / "state", only_free_ports=True)).start()
     assert Dev(tmp_path / "state").known["processes"] == {}
 

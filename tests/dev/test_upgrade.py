@@ -5,6 +5,7 @@ The other build is what git has of it, run by its own ``crawlctl dev``. A file n
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import signal
@@ -112,6 +113,8 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
     for name, value in {**SETTINGS, "LIFECYCLE_MORE_CRAWLERS": str(endless)}.items():
         monkeypatch.setenv(name, value)
     landed = checked_out(LANDED, tmp_path / "landed", "crawler_lifecycle", "examples", "workers")
+    # Its processes begin at once, and each would compile what it imports.
+    compileall.compile_dir(landed, quiet=2)
     state = tmp_path / "work" / "state"
     former = Dev(state, env={"PYTHONPATH": str(landed)})
     port = processes.free_port()

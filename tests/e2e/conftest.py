@@ -1,21 +1,29 @@
-"""One stack of real processes for all tests of this folder, and the table that the kill matrix leaves."""
+"""One stack of real processes for all tests of this folder, and the table that the kill matrix leaves.
+
+It can be held at any call (failpoints), its audits repair at once, and each test leaves it whole: ``world`` sees to it.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import World
+from tests.e2e.stopping import PATIENT, StopWorld
+from tests.e2e.world import AUDITS, Row
+from tests.support.go_programs import FRUGAL
 
 TABLE = pytest.StashKey[list[str]]()
 
 
+# For each Temporal server and each command of its CLI.
+os.environ.update(FRUGAL)
 HERE = Path(__file__).resolve().parent
 #: Of this folder: one that adds tasks to its own run, and one that goes on where it was.
-CRAWLERS = [
+CRAWLERS: list[Row] = [
     {"name": "shelves", "command": ["python", "shelves.py"], "args": {"shelf": {"required": False}}},
     {
         "name": "steps",
@@ -25,27 +33,23 @@ CRAWLERS = [
         "resumable": True,
     },
 ]
+#: Replaces the worker by one that can do little, and leaves much open.
+LAST = "test_a_stop_passes_queues_that_are_stuck"
 
 
 @pytest.fixture(scope="package")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopWorld]:
     """Up with room for many tasks at once; nothing of it, crawls included, outlives the tests."""
     folder = tmp_path_factory.mktemp("e2e")
     own = [{**entry, "kind": "command", "project": str(HERE)} for entry in CRAWLERS]
-    (folder / "more.yaml").write_text(json.dumps(own))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "16")
-        patch.setenv("LIFECYCLE_MORE_CRAWLERS", str(folder / "more.yaml"))
-        world = World(folder / "state")
-        try:
-            world.start()
-            yield world
-        finally:
-            world.end()
+    (folder / "more.yaml").write_text(json.dumps([*own, PATIENT]))
+    more = {"LIFECYCLE_MORE_CRAWLERS": str(folder / "more.yaml")}
+    with StopWorld.up(folder / "state", examples=True, **more, **AUDITS) as world:
+        yield world
 
 
 @pytest.fixture
-def world(stack: World) -> World:
+def world(stack: StopWorld) -> StopWorld:
     """The stack, whole: every part ready and no run of an earlier test open."""
     stack.healthy()
     return stack
@@ -60,14 +64,13 @@ def table(pytestconfig: pytest.Config) -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those with stacks of their own come first: the shared one, while it is up, takes a twentieth of a processor."""
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(HERE)]
-    mine = sorted((items[place] for place in places), key=_is_of_the_shared_stack)
+    mine = sorted((items[place] for place in places), key=_when)
     for place, item in zip(places, mine, strict=True):
         items[place] = item
 
 
-def _is_of_the_shared_stack(item: pytest.Item) -> bool:
-    of_its_module = getattr(item, "module", None)
-    return "stack" in getattr(item, "fixturenames", ()) and not hasattr(of_its_module, "stack")
+def _when(item: pytest.Item) -> tuple[bool, bool]:
+    return "stack" in getattr(item, "fixturenames", ()), item.name == LAST
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

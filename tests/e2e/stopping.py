@@ -30,18 +30,18 @@ from tests.e2e.world import TERMINAL, Row, World
 from tests.support.mariadb import MariaDb
 
 HERE = Path(__file__).resolve().parent
+#: For ``PYTHONPATH``: what holds calls inside of the worker.
+FAILPOINTS = str(HERE / "failpoints")
 SLOTS = 16
 #: Looks come about once a second.
 QUICK: Row = {"poll_minutes": [0.017], "limits": {"start_check_s": 0.2}}
-CATALOGUE = """
-- name: patient
-  kind: command
-  project: {project}
-  command: ["python", "-S", "patient.py"]
-  args:
-    seconds: {{required: false}}
-    deaf: {{required: false}}
-"""
+PATIENT = {
+    "name": "patient",
+    "kind": "command",
+    "project": str(HERE),
+    "command": ["python", "-S", "patient.py"],
+    "args": {name: {"required": False} for name in ("seconds", "deaf")},
+}
 
 
 class Failpoints:
@@ -72,32 +72,37 @@ class StopWorld(World):
     """The stack with failpoints, a patient crawler, and every part of it at our mercy."""
 
     server: MariaDb | None = None
+    examples: bool = False
+    """Whether the example crawlers are its catalogue, and the patient one stands in another."""
     _slots: list[int] = field(default_factory=list)
     _parts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        self.crawlers = self.folder.parent / "crawlers.yaml"
-        self.crawlers.write_text(CATALOGUE.format(project=json.dumps(str(HERE))))
+        if not self.examples:
+            self.crawlers = self.folder.parent / "crawlers.yaml"
+            self.crawlers.write_text(json.dumps([PATIENT]))
         self.points = Failpoints(self.folder.parent / "failpoints")
         super().__post_init__()
 
     @classmethod
     @contextmanager
-    def up(cls, folder: Path, database: str | None = None, **settings: str) -> Iterator[StopWorld]:
+    def up(
+        cls, folder: Path, database: str | None = None, *, examples: bool = False, **settings: str
+    ) -> Iterator[StopWorld]:
         """A stack that is up; everything of it is ended afterwards."""
         import pytest
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-            patch.setenv("PYTHONPATH", str(HERE / "failpoints"))
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (FAILPOINTS, os.environ.get("PYTHONPATH")))))
             patch.setenv("LIFECYCLE_TEST_FAILPOINTS", str(folder.parent / "failpoints"))
             patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
             patch.setenv("LIFECYCLE_GATEWAY__REQUESTS_AT_ONCE", "200")
             patch.setenv("LIFECYCLE_GATEWAY__SWEEP_S", "2")
             for name, value in settings.items():
                 patch.setenv(name, value)
-            world = cls(folder, database=database)
+            world = cls(folder, database=database, examples=examples)
             try:
                 world.start()
                 yield world
@@ -107,6 +112,10 @@ class StopWorld(World):
                 world.end()
 
     # --- parts -------------------------------------------------------------------------------------------------------
+
+    def deploy(self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str) -> None:
+        """As any stack does; failpoints work in the new part too."""
+        super().deploy(folder, name, roles, **{"PYTHONPATH": FAILPOINTS, **settings})
 
     def kill(self, *parts: str) -> None:
         """``kill -9``, and keep them down until ``bring_back``."""
@@ -195,7 +204,9 @@ class StopWorld(World):
             f"WHERE r.run_id IN ({marks}) AND r.status IN {TERMINAL}",
             *run_ids,
         )
-        return len(done) == len(run_ids) and not self.open_workflows([workflow_id for _, workflow_id in done])
+        if len(done) < len(set(run_ids)) or self.open_workflows([workflow_id for _, workflow_id in done]):
+            return False
+        return not self.listed_as_open(run_ids)
 
     def transactions(self) -> bool:
         return self.server.transactions() if self.server is not None else super().transactions()

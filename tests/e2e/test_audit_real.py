@@ -18,24 +18,20 @@ import pytest
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store import open_store
 from examples.story_checks import run_folder
-from tests.e2e.world import ENDLESS, QUICK, World, moment, until
+from tests.e2e.world import AUDITS, ENDLESS, EVERY_S, QUICK, World, moment, until
 from tests.support import in_process
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
 #: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine may take.
 REACH_S = 60 + 15
-#: Ten years: whenever the tests run, no audit comes by itself (one that is daily comes at midnight).
-EVERY_S = "315360000"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A stack of its own: graces of zero would repair what other tests break on purpose."""
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A stack whose gateways send nothing again by themselves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "8")
-        for name in ("GRACE_S", "ORPHAN_GRACE_S", "START_GRACE_S"):
-            patch.setenv(f"LIFECYCLE_AUDIT__{name}", "0")
-        patch.setenv("LIFECYCLE_AUDIT__EVERY_S", EVERY_S)
+        for name, value in AUDITS.items():
+            patch.setenv(name, value)
         patch.setenv("LIFECYCLE_GATEWAY__SWEEP_S", "86400")
         world = World(tmp_path_factory.mktemp("audit") / "state")
         try:
@@ -104,8 +100,10 @@ def test_audits_are_scheduled(stack: World) -> None:
     assert schedule["spec"]["interval"] == [{"interval": f"{EVERY_S}s"}] or EVERY_S in json.dumps(schedule["spec"])
     assert schedule["action"]["startWorkflow"]["workflowType"]["name"] == "CrawlAuditWorkflow"
     assert "SKIP" in str(schedule["policies"]["overlapPolicy"]).upper()
+    reports = "SELECT audit_id FROM audit_report ORDER BY audit_id"
+    before = stack.query(reports)
     stack.temporal("schedule", "trigger", "--schedule-id", "crawl-audit")
-    until(lambda: stack.query("SELECT audit_id FROM audit_report"), "the report of a scheduled audit")
+    until(lambda: stack.query(reports) != before, "the report of a scheduled audit")
 
 
 def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> None:
@@ -201,52 +199,52 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
 
 
 @pytest.mark.slow
-def test_a_run_whose_starter_died_is_started(stack: World) -> None:
+def test_a_run_whose_starter_died_is_started(alone: World) -> None:
     """The row was committed, and then the gateway was gone."""
-    stack.healthy()
-    store = open_store(str(stack.stack.addresses["database"]))
+    alone.healthy()
+    store = open_store(str(alone.stack.addresses["database"]))
     try:
         request = RunRequest(crawler="plain", args=SHORT, poll_minutes=[0.02])
         row, _ = store.initiation.reserve_run(request, f"reserved-{time.monotonic_ns()}")
     finally:
         store.close()
-    assert audit(stack)["repaired"] == {"not_started": 1}
-    until(lambda: stack.closed([row.run_id]), "the end of the run")
-    stack.prove(row.run_id, "COMPLETED", "finished")
-    settled(stack)
+    assert audit(alone)["repaired"] == {"not_started": 1}
+    until(lambda: alone.closed([row.run_id]), "the end of the run")
+    alone.prove(row.run_id, "COMPLETED", "finished")
+    settled(alone)
 
 
 @pytest.mark.slow
-def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(stack: World) -> None:
+def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(alone: World) -> None:
     """Its database is gone and an empty one is in its place. No audit is asked for."""
-    stack.healthy()
-    run_id = started(stack, ENDLESS)
-    until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
-    until(lambda: stack.gateway.run(run_id)["status"] == "PROCESSING", "a run that has started")
-    supervisor = stack.stack._supervisor
+    alone.healthy()
+    run_id = started(alone, ENDLESS)
+    until(lambda: alone.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
+    until(lambda: alone.gateway.run(run_id)["status"] == "PROCESSING", "a run that has started")
+    supervisor = alone.stack._supervisor
     temporal = supervisor._kept["temporal"].part
     supervisor.stop(["temporal"])
-    for file in stack.folder.glob("temporal.db*"):
+    for file in alone.folder.glob("temporal.db*"):
         file.unlink()
-    due = moment(stack.query("SELECT next_look_at FROM run_history WHERE run_id = ?", run_id)[0][0])
+    due = moment(alone.query("SELECT next_look_at FROM run_history WHERE run_id = ?", run_id)[0][0])
     supervisor.start([temporal])
-    stack.stack.wait_healthy()
+    alone.stack.wait_healthy()
     back = datetime.now(UTC)
-    until(lambda: stack.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id, "the word that its look is overdue")
-    assert f"(run {run_id})" in stack.gateway.get("/v1/corrections/summary")["text"]
-    until(lambda: stack.gateway.run(run_id)["attempt"] == 2, "another workflow", 120)
+    until(lambda: alone.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id, "the word that its look is overdue")
+    assert f"(run {run_id})" in alone.gateway.get("/v1/corrections/summary")["text"]
+    until(lambda: alone.gateway.run(run_id)["attempt"] == 2, "another workflow", 120)
     looked = "SELECT verified_at FROM run_history WHERE run_id = ?"
-    until(lambda: moment(stack.query(looked, run_id)[0][0]) > back, "a look", 30)
-    seconds = (moment(stack.query(looked, run_id)[0][0]) - max(due, back)).total_seconds()
+    until(lambda: moment(alone.query(looked, run_id)[0][0]) > back, "a look", 30)
+    seconds = (moment(alone.query(looked, run_id)[0][0]) - max(due, back)).total_seconds()
     assert seconds < REACH_S, f"{seconds:.1f} s from due to looked at"
-    assert ("repair", "PROCESSING", "no workflow") in corrections(stack, run_id)
-    assert stack.tasks(run_id) == {"RUNNING": 1}, "the crawl itself went on"
-    stack.gateway.stop(run_id, force=True)
-    until(lambda: stack.closed([run_id]), "the end of the run")
-    assert stack.gateway.get("/v1/runs")["overdue"]["count"] == 0
+    assert ("repair", "PROCESSING", "no workflow") in corrections(alone, run_id)
+    assert alone.tasks(run_id) == {"RUNNING": 1}, "the crawl itself went on"
+    alone.gateway.stop(run_id, force=True)
+    until(lambda: alone.closed([run_id]), "the end of the run")
+    assert alone.gateway.get("/v1/runs")["overdue"]["count"] == 0
     # The schedule of audits went with Temporal's database.
     described = ["schedule", "describe", "--schedule-id", "crawl-audit"]
-    until(lambda: stack.temporal(*described, check=False).returncode == 0, "the schedule of audits")
-    # Of a run whose end another test wrote by hand, this Temporal knows no delivery any more.
-    found = json.loads(crawlctl(stack, "audit", "-o", "json").stdout)["findings"]
+    until(lambda: alone.temporal(*described, check=False).returncode == 0, "the schedule of audits")
+    # Of the run of the test before, this Temporal knows nothing any more.
+    found = json.loads(crawlctl(alone, "audit", "-o", "json").stdout)["findings"]
     assert [finding for finding in found if finding["run_id"] == run_id] == []

@@ -18,8 +18,8 @@ from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, unti
 
 MOMENTS = ("accepted", "executing", "ending")
 #: In every run of the tests; the others are for `make test-all`. Worker and Temporal are killed in the middle of runs
-#: in ``test_retries`` and ``test_pools``, whose crawlers keep a journal; all but the scheduler service are, when a stop
-#: was acknowledged, in ``test_stop_matrix_real``.
+#: in ``test_retries``, whose crawlers keep a journal; all but the scheduler service are, when a stop was acknowledged,
+#: in ``test_stop_matrix_real``.
 SAMPLE = {("scheduler", "accepted")}
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)

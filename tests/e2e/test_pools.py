@@ -14,6 +14,10 @@ import pytest
 from tests.e2e.world import QUICK, World, until
 from tests.support.mariadb import MariaDb, running_mariadb
 
+# `make soak-pools` is the long one of these; the store's contract has caps and order, faults-short has kills, and
+# test_dev_on_kwok has all three on a stack whose crawls are pods.
+pytestmark = pytest.mark.slow
+
 POOLS = {"narrow": {"max": 2}, "single": {"max": 1}, "wide": {"weight": 1}}
 SLOTS, TASKS = 5, 6
 _NAP = """
@@ -72,8 +76,6 @@ def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | No
     return max(accumulate(steps), default=0)
 
 
-# `make soak-pools` is the long one of these; the store's contract has caps and order, and faults-short has kills.
-@pytest.mark.slow
 def test_caps_and_order_hold_while_everything_is_killed(pooled: World, server: MariaDb, tmp_path: Path) -> None:
     file = tmp_path / "journal"
     first = start(pooled, file, "narrow", TASKS, priority=5)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_audit_real import EVERY_S, crawlers_of
+from tests.e2e.test_audit_real import crawlers_of
 from tests.e2e.test_restore_real import catalogue, copied, put_back, started, uid
-from tests.e2e.world import World, until
+from tests.e2e.world import AUDITS, World, until
 
 Again = Callable[[], World]
 
@@ -19,9 +19,8 @@ Again = Callable[[], World]
 def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Again]:
     """Starts a stack over one and the same folder; the last one is ended with all that executes."""
     monkeypatch.setenv("LIFECYCLE_CLUSTER__SLOTS", "8")
-    for name in ("GRACE_S", "ORPHAN_GRACE_S", "START_GRACE_S"):
-        monkeypatch.setenv(f"LIFECYCLE_AUDIT__{name}", "0")
-    monkeypatch.setenv("LIFECYCLE_AUDIT__EVERY_S", EVERY_S)
+    for name, value in AUDITS.items():
+        monkeypatch.setenv(name, value)
     file = catalogue(tmp_path)
     worlds: list[World] = []
 

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
-from tests.e2e.test_audit_real import EVERY_S, audit, crawlctl, crawlers_of
-from tests.e2e.world import QUICK, World, until
+from tests.e2e.test_audit_real import audit, crawlctl, crawlers_of
+from tests.e2e.world import AUDITS, QUICK, World, until
 from tests.support.s3 import Bucket, rclone_s3, use_aws
 
 pytestmark = pytest.mark.slow
@@ -75,9 +75,8 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Bucket, how: str, archive: str
 ) -> None:
     monkeypatch.setenv("LIFECYCLE_CLUSTER__SLOTS", "8")
-    for name in ("GRACE_S", "ORPHAN_GRACE_S", "START_GRACE_S"):
-        monkeypatch.setenv(f"LIFECYCLE_AUDIT__{name}", "0")
-    monkeypatch.setenv("LIFECYCLE_AUDIT__EVERY_S", EVERY_S)
+    for name, value in AUDITS.items():
+        monkeypatch.setenv(name, value)
     crawlers = catalogue(tmp_path)
     place = f"s3://{bucket.name}/kept" if archive == "s3" else None
     first = World(tmp_path / "state", crawlers=crawlers, archive=place)

@@ -5,12 +5,11 @@ that needs nothing that the rest of a worker's work can use up.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.stop_drill import Matrix, cells_of
-from tests.e2e.stopping import HERE, QUICK, StopWorld
+from tests.e2e.stopping import QUICK, StopWorld
 from tests.e2e.world import until
 from tests.support.builds import ROOT
 from tests.support.stop_table import Cell
@@ -21,14 +20,9 @@ ORDINARY = ("export", "cluster", "workflows")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopWorld]:
-    with StopWorld.up(tmp_path_factory.mktemp("stops") / "state") as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def matrix(request: pytest.FixtureRequest, world: StopWorld) -> Matrix:
-    return Matrix.of(request, world)
+def matrix(request: pytest.FixtureRequest, stack: StopWorld) -> Matrix:
+    stack.healthy()
+    return Matrix.of(request, stack)
 
 
 @pytest.mark.parametrize("cell", cells_of("sqlite"))
@@ -84,10 +78,9 @@ def stuck(world: StopWorld, role: str) -> int:
 def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     """Of a run that is between two looks, and of one that waits for a step on a queue that is stuck.
 
-    Comes last: the worker is replaced by one with few threads, so that few calls use them up.
+    Comes last of all: the worker is replaced by one with few threads, so that few calls use them up.
     """
-    world.healthy()
-    world.deploy(ROOT, PYTHONPATH=str(HERE / "failpoints"), LIFECYCLE_WORKER__THREADS=str(THREADS))
+    world.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
     crawling = start(world, "crawling")
     looking = [start(world, f"looking-{n}") for n in range(THREADS)]
     # Before there is anything to export: short exports would be over before all slots are taken.

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,20 @@ import yaml
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from tests.examples.demo_site import ROOT, RunningSite
+from tests.support.scrapy_alone import without_pydantic
 
 pytestmark = pytest.mark.processes
 
 PROJECT = ROOT / "examples" / "crawlers"
 OPERATIONS = {"sqs": 23, "dax": 21, "polly": 13, "glacier": 33}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_in_the_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For all crawls of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", without_pydantic(tmp_path_factory.mktemp("image")))
+        yield
 
 
 def start(command: list[str], files: Path | None = None, **environment: str) -> subprocess.Popen[str]:

@@ -24,6 +24,7 @@ import crawler_lifecycle.runner
 from crawler_lifecycle.generic.site_crawler.retry_after import PAUSE_MAX_S, seconds_of
 from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Redirects, Scope
 from tests.support.generic_site import LOOPS, Most, nasty_server, write_pages
+from tests.support.scrapy_alone import without_pydantic
 
 PROJECT = Path(crawler_lifecycle.generic.__file__).parent
 RUNNER = Path(crawler_lifecycle.runner.__file__).parent
@@ -41,6 +42,7 @@ class Crawl:
         command = [sys.executable, "-I", "-S", str(RUNNER), "scrapy", "--project", str(PROJECT), "--spider", "site"]
         env = {
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": without_pydantic(self.folder),
             "CRAWL_ARGS": json.dumps(args),
             "CRAWL_SETTINGS": json.dumps({"RETRY_TIMES": "0", "LOG_LEVEL": "INFO"} | (settings or {})),
             "CRAWL_FILES_DIR": str(self.folder / "files"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -47,7 +48,9 @@ def helm(*words: str, kubeconfig: Path | None = None) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=180, env=clean)
 
 
+@functools.cache
 def template(*words: str, namespace: str = SERVICES) -> subprocess.CompletedProcess[str]:
+    """What helm makes of the chart, which nobody changes: asked once for the same words."""
     return helm("template", "fleet", str(CHART), "--namespace", namespace, *words)
 
 

@@ -12,9 +12,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.kubernetes.cluster import binaries, node
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.go_programs import FRUGAL
 from tests.support.temporal import temporal_server
 
 HERE = Path(__file__).parent
+# For each call of helm and kubectl, and the Temporal server of a stack.
+os.environ.update(FRUGAL)
 
 
 def _unable(reason: str) -> None:

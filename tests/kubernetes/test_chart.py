@@ -18,6 +18,7 @@ from tests.kubernetes import chart
 from tests.kubernetes.chart import CHART, CRAWLS, SERVICES
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.test_deploy import kustomized
 from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, parsed, pod_of
 
 INSTALLATIONS = chart.kinds_of_installations()
@@ -44,7 +45,7 @@ def ours(component: str) -> Pod:
 
 
 def overlay(deploy: Path) -> dict[tuple[str, str, str], Any]:
-    texts = [kubectl("kustomize", str(deploy / f"overlays/production{below}")) for below in ("", "/migration")]
+    texts = [kustomized(deploy / f"overlays/production{below}") for below in ("", "/migration")]
     found = [one for text in texts for one in parsed(text)]
     # Helm wants the release's namespace to be there before.
     return chart.comparable([one for one in found if (one["kind"], one["metadata"]["name"]) != ("Namespace", SERVICES)])
@@ -56,8 +57,14 @@ def compared(of_chart: dict[tuple[str, str, str], Any], of_overlay: dict[tuple[s
     return [f"{key}{one}" for key in keys for one in chart.differences(of_chart.get(key), of_overlay.get(key))]
 
 
-def test_the_chart_makes_what_the_overlay_production_makes(tmp_path: Path) -> None:
-    of_overlay = overlay(chart.filled_in(tmp_path))
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of ``deploy/`` with the values of production, which nobody changes."""
+    return chart.filled_in(tmp_path_factory.mktemp("filled"))
+
+
+def test_the_chart_makes_what_the_overlay_production_makes(filled: Path) -> None:
+    of_overlay = overlay(filled)
     assert compared(chart.comparable(chart.rendered("production")), of_overlay) == []
 
 
@@ -320,9 +327,9 @@ def test_what_is_mistyped_is_refused_by_name(given: str, named: str) -> None:
     assert named in refused(given)
 
 
-def test_placeholders_of_an_overlay_are_named_with_the_file_to_put_yours_into(tmp_path: Path) -> None:
+def test_placeholders_of_an_overlay_are_named_with_the_file_to_put_yours_into(filled: Path) -> None:
     def checked(folder: Path) -> subprocess.CompletedProcess[str]:
-        text = kubectl("kustomize", str(folder))
+        text = kustomized(folder)
         return subprocess.run(["sh", str(DEPLOY / "check.sh")], input=text, capture_output=True, text=True)
 
     shipped = checked(DEPLOY / "overlays/production")
@@ -337,7 +344,7 @@ def test_placeholders_of_an_overlay_are_named_with_the_file_to_put_yours_into(tm
         ("NetworkPolicy crawls-to-the-internet: 203.0.113.10/32", "network.yaml"),
     ):
         assert [line for line in lines if line.startswith(begins) and line.endswith(f"put it into {file}")], begins
-    own = checked(chart.filled_in(tmp_path) / "overlays/production")
+    own = checked(filled / "overlays/production")
     assert (own.returncode, own.stdout) == (0, "")
     assert checked(DEPLOY / "overlays/demo").returncode == 0
 

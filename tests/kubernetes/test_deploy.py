@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -40,6 +41,7 @@ from crawler_lifecycle.settings import ClusterSettings, Settings
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
+from tests.support import in_process
 from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, parsed, pod_of
 from tests.support.run_refs import run_ref
 
@@ -76,9 +78,15 @@ def kubectl(*words: str, cluster: Cluster | None = None, stdin: str | None = Non
     return done.stdout
 
 
+@functools.cache
+def kustomized(folder: Path) -> str:
+    """What ``kubectl kustomize`` makes of a folder that nobody changes: asked once."""
+    return kubectl("kustomize", str(folder))
+
+
 def rendered(folder: str) -> list[Document]:
-    """What ``kubectl kustomize`` makes of a folder of ``deploy/``."""
-    return parsed(kubectl("kustomize", str(DEPLOY / folder)))
+    """The same of a folder of ``deploy/``."""
+    return parsed(kustomized(DEPLOY / folder))
 
 
 def text(found: list[Document]) -> str:
@@ -153,8 +161,7 @@ def _released(cluster: Cluster) -> bool:
 
 
 def crawlctl(cluster: Cluster, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", *words, "--kubeconfig", str(cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = in_process.crawlctl(*words, "--kubeconfig", str(cluster.kubeconfig), env=os.environ, folder=Path())
     assert not check or done.returncode == 0, done.stderr
     return done
 
@@ -248,7 +255,7 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
 
 
 def test_production_prunes_the_database(demo: Deployed_) -> None:
-    found = parsed(kubectl("kustomize", str(DEPLOY / "overlays/production")))
+    found = rendered("overlays/production")
     (job,) = [one for one in found if one["kind"] == "CronJob" and one["metadata"]["name"] == "prune"]
     template = pod_of(job) or {}
     (container,) = template["spec"]["containers"]
@@ -295,7 +302,7 @@ def test_the_upgrade_of_the_schema_replaces_the_one_before(demo: Deployed_) -> N
     path = f"/apis/batch/v1/namespaces/{SERVICES}/jobs/db-upgrade"
     uids = set()
     for _ in range(2):
-        job = kubectl("kustomize", str(DEPLOY / "overlays/demo/migration"))
+        job = kustomized(DEPLOY / "overlays/demo/migration")
         kubectl("replace", "--force", "-f", "-", cluster=demo.cluster, stdin=job)
         uids.add(demo.cluster.admin.get(path)["metadata"]["uid"])
     assert len(uids) == 2, "the first time there is none, and the second time it is another one"
@@ -564,8 +571,10 @@ def test_a_namespace_that_waits_for_our_finalizer_goes_after_a_release(kwok_clus
 
 
 def test_a_cluster_is_refused_or_used_before_anything_is_started(kwok_cluster: Cluster, tmp_path: Path) -> None:
-    words = ("dev", "--state-dir", str(tmp_path / "state"), "--ports", "free", "--cluster", "kubernetes")
-    missing = crawlctl(kwok_cluster, *words, "--namespace", "nowhere", check=False)
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", "dev", "--state-dir", str(tmp_path / "state")]
+    command += ["--ports", "free", "--cluster", "kubernetes", "--kubeconfig", str(kwok_cluster.kubeconfig)]
+    command += ["--namespace", "nowhere"]
+    missing = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert missing.returncode == 3
     assert "the cluster has no namespace 'nowhere'" in missing.stderr
     assert "kubectl create namespace nowhere" in missing.stderr

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -27,6 +25,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
+from tests.support import in_process
 
 QUICK = {"poll_minutes": [0.03], "limits": {"start_check_s": 0.3}}
 POOLS = {"narrow": {"max": 2}, "single": {"max": 1}, "wide": {"weight": 1}}
@@ -97,10 +96,9 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(stack: Stack, 
 
 def _doctor(state: Path) -> list[dict[str, str]]:
     """What the doctor finds, for whom ``dev.json`` names the cluster."""
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", "doctor", "--state-dir", str(state)]
     env = {name: value for name, value in os.environ.items() if not name.startswith("LIFECYCLE_")}
-    words = [*command, "-o", "json", "--timeout", "60s"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=state.parent, timeout=180, env=env)
+    words = ("doctor", "--state-dir", str(state), "-o", "json", "--timeout", "60s")
+    done = in_process.crawlctl(*words, env=env, folder=state.parent)
     found: list[dict[str, str]] = json.loads(done.stdout)["checks"]
     return found
 

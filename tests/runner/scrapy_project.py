@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.runner.runner_bench import RunnerBench
+from tests.support.scrapy_alone import without_pydantic
 
 _SETTINGS = """
 BOT_NAME = "demo"
@@ -229,6 +231,9 @@ class ScrapyBench(RunnerBench):
         self.site = site
         self.paths = site.paths
         self._port = str(port)
+
+    def environment(self, args: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+        return {"PYTHONPATH": without_pydantic(self.state.parent), **super().environment(args, more)}
 
     def start_spider(self, name: str, args: dict[str, str] | None = None, **more: str) -> subprocess.Popen[bytes]:
         given = {"port": self._port, **(args or {})}

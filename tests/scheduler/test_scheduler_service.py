@@ -22,7 +22,10 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.scheduler.app import create_app
+from crawler_lifecycle.scheduler.serve import serve
+from crawler_lifecycle.settings import Settings
 from tests.support.fakes.services import FakeCatalogue, FakeDeployer
+from tests.support.forked import forked
 from tests.support.run_refs import run_ref
 
 CRAWLER = CrawlerDefinition(
@@ -274,9 +277,7 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
             ),
         }[what]
         environment = _environment(tmp_path, **more)
-        done = subprocess.run(
-            [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=120
-        )
+        done = forked(lambda: serve(Settings.load()), env=environment, folder=tmp_path)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert re.search(f"^error: .*{told}", line)

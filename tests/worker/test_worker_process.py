@@ -23,6 +23,7 @@ import pytest_asyncio
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, RemoveSearchAttributesRequest
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.cli.main import main
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
@@ -31,10 +32,31 @@ from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store import upgrade
 from crawler_lifecycle.worker.process import check_roles
 from crawler_lifecycle.workflows.policies import POLICIES
+from tests.support.forked import forked
 from tests.support.lab import laboratory
 from tests.support.temporal import temporal_server
 
 NOBODY = "127.0.0.1:1"
+
+
+def environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
+    """That of a worker whose probe listens there."""
+    (folder / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
+    known = {
+        "LIFECYCLE_DATABASE__URL": f"sqlite:///{folder / 'runs.db'}",
+        "LIFECYCLE_CLUSTER__STATE_DIR": str(folder / "cluster"),
+        "LIFECYCLE_CRAWLERS": str(folder / "crawlers.yaml"),
+        "LIFECYCLE_WORKER__HEALTH_PORT": str(port),
+        "TEMPORAL_ADDRESS": NOBODY,
+    }
+    return {**os.environ, **known, **settings}
+
+
+def refused(folder: Path, *words: str, **settings: str) -> tuple[int, str]:
+    """Exit code of a worker that does not start, and what it says."""
+    env = environment(folder, processes.free_port(), **settings)
+    done = forked(lambda: main(["worker", *words]), env=env, folder=Path(__file__).parents[2])
+    return done.returncode, done.stderr
 
 
 class WorkerProcess:
@@ -42,15 +64,7 @@ class WorkerProcess:
 
     def __init__(self, folder: Path, role: str = "all", **settings: str) -> None:
         self.port = processes.free_port()
-        (folder / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
-        known = {
-            "LIFECYCLE_DATABASE__URL": f"sqlite:///{folder / 'runs.db'}",
-            "LIFECYCLE_CLUSTER__STATE_DIR": str(folder / "cluster"),
-            "LIFECYCLE_CRAWLERS": str(folder / "crawlers.yaml"),
-            "LIFECYCLE_WORKER__HEALTH_PORT": str(self.port),
-            "TEMPORAL_ADDRESS": NOBODY,
-        }
-        env = {**os.environ, **known, **settings}
+        env = environment(folder, self.port, **settings)
         self.process = subprocess.Popen(
             [sys.executable, "-m", f"workers.{role}"], cwd=Path(__file__).parents[2], env=env,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -118,12 +132,13 @@ def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     start: Callable[..., WorkerProcess], tmp_path: Path, role: str
 ) -> None:
     """As in a pod without a token: no kubeconfig, and nothing that says who we are."""
-    worker = start(role=role, LIFECYCLE_CLUSTER__KIND="kubernetes", KUBECONFIG="", HOME=str(tmp_path))
+    place = {"LIFECYCLE_CLUSTER__KIND": "kubernetes", "KUBECONFIG": "", "HOME": str(tmp_path)}
     if role in ASKING:
-        code, said = worker.process.wait(120), worker.process.communicate()[1]
+        code, said = refused(tmp_path, role, **place)
         assert code == 1, said
         assert "LIFECYCLE_CLUSTER__KUBECONFIG" in said
         return
+    worker = start(role=role, **place)
     worker.until(lambda status, body: status == 503 and "no Temporal" in str(body))
     assert worker.end()[0] == 0
 
@@ -136,11 +151,8 @@ def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     ({"LIFECYCLE_POOLS": "{a: 1}"}, ["pools", "give JSON", "line 1 column 2"]),
     ({"LIFECYCLE_CONFIG": "nowhere.toml"}, ["LIFECYCLE_CONFIG", "nowhere.toml"]),
 ])  # fmt: skip
-def test_a_wrong_setting_is_named_with_its_value(
-    start: Callable[..., WorkerProcess], settings: dict[str, str], words: list[str]
-) -> None:
-    worker = start(**settings)
-    code, said = worker.process.wait(120), worker.process.communicate()[1]
+def test_a_wrong_setting_is_named_with_its_value(tmp_path: Path, settings: dict[str, str], words: list[str]) -> None:
+    code, said = refused(tmp_path, **settings)
     assert code in (1, 2), said
     assert all(word in said for word in words), said
     assert "secret" not in said

@@ -29,7 +29,8 @@ def run_of(args: tuple[Any, ...]) -> str:
     first = args[0] if args else None
     if isinstance(first, str):  # the key of an archive
         return first.partition("/")[0]
-    return str(getattr(first, "run_id", first))
+    found = getattr(first, "run_id", first)
+    return str(found) if isinstance(found, int) else "none"  # which is the name of a file
 
 
 class Held:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.support.go_programs import FRUGAL
+
 #: A death signal is tied to the *thread* that forked. All forks happen in one that lives as long as the interpreter.
 _FORKER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kube-forker")
 
@@ -25,7 +27,7 @@ class Part:
         self.name = name
         self.command = tuple(command)
         self.log = log
-        self.env = {"PATH": os.environ["PATH"], "HOME": str(log.parent), **(env or {})}
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(log.parent), **FRUGAL, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
