@@ -80,7 +80,7 @@ UNEXPECTED = {
 POISON = {**UNDECODABLE, "encrypted with a lost key": ENCRYPTED, **UNEXPECTED}
 #: One of each kind in every run of the tests, the others with the slow ones: what comes of one is decided by whether it
 #: was decoded, is locked, or has another type, and that they are told apart so is shown of all of them as input.
-SAMPLE = ("broken JSON", "unknown encoding", "encrypted with a lost key", "wrong types")
+SAMPLE = ("broken JSON", "encrypted with a lost key", "wrong types")
 REST = [name for name in POISON if name not in SAMPLE]
 #: Each set in one laboratory; as many at once as have an activity under way in a worker of a laboratory.
 every = pytest.mark.parametrize(
