@@ -131,7 +131,9 @@ async def test_a_single_task_whose_answer_is_lost_is_found_without_the_scheduler
 
 LIMIT = 300.0
 LIMITED: dict[str, tuple[dict[str, float], Callable[[Lab], Any], str]] = {
-    "the deployment hangs before the start": ({"start_timeout_s": LIMIT}, lambda lab: Away(lab, 0, 1e9), "start_timeout"),
+    "the deployment hangs before the start": (
+        {"start_timeout_s": LIMIT}, lambda lab: Away(lab, 0, 1e9), "start_timeout",
+    ),
     "nothing is ever taken": (
         {"start_timeout_s": LIMIT}, lambda lab: deferring(lab, {0, 1, 2}, 1e9, Behaviour()), "start_timeout",
     ),
