@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepSpec, StepState
 from crawler_lifecycle.ports.graphs import Done, GraphRow, NewGraph, StepRow, StepWork
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
-from tests.support.lab import CRAWLERS, Lab
+from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 from tests.support.managing import QUICK
 
 
@@ -124,13 +124,13 @@ class GraphLab:
     async def snapshot_where(
         self, handle: WorkflowHandle[Any, Any], condition: Callable[[GraphSnapshot], Any]
     ) -> GraphSnapshot:
-        end, latest = time.monotonic() + 60, self.lab.client.get_workflow_handle(handle.id)
+        end, latest, pauses = time.monotonic() + 60, self.lab.client.get_workflow_handle(handle.id), longer_and_longer()
         while True:
             snapshot: GraphSnapshot = await latest.query(names.QUERY_STATUS, result_type=GraphSnapshot)
             if condition(snapshot):
                 return snapshot
             assert time.monotonic() < end, snapshot
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(next(pauses))
 
     def row(self, graph_id: int = 1) -> GraphRow:
         row: GraphRow = self.lab.store.graphs.get_graph(graph_id)
@@ -153,6 +153,7 @@ class GraphLab:
                     activities=[self.functions.run_graph_batch],
                     activity_executor=stack.enter_context(ThreadPoolExecutor(threads)),
                     max_concurrent_activities=threads,
+                    max_concurrent_activity_task_polls=2,
                     interceptors=[HeartbeatInterceptor(["run_graph_batch"])],
                     max_heartbeat_throttle_interval=timedelta(seconds=0.3),
                 )

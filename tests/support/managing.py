@@ -37,7 +37,7 @@ from crawler_lifecycle.domain.managers.manager import (
     manager_workflow_id,
 )
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
-from tests.support.lab import CRAWLERS, Lab
+from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 
 #: A crawler whose run is looked at without waiting.
 QUICK = CrawlerDefinition("quick", args={"n": Argument(default="0")}, limits={"start_check_s": 0.0})
@@ -170,13 +170,13 @@ class ManagerLab:
             snapshot: ManagerSnapshot = await handle.query(names.QUERY_STATUS, result_type=ManagerSnapshot)
             return snapshot
 
-        end = time.monotonic() + 60
+        end, pauses = time.monotonic() + 60, longer_and_longer()
         while True:
             snapshot = await ask()
             if condition(snapshot):
                 return snapshot
             assert time.monotonic() < end, snapshot
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(next(pauses))
 
     def row(self, manager_id: int = 1) -> ManagerRow:
         row: ManagerRow = self.lab.store.managers.get_manager(manager_id)
@@ -204,6 +204,7 @@ class ManagerLab:
                     task_queue=queue,
                     activities=[self.plan.run_manager_cycle],
                     activity_executor=stack.enter_context(ThreadPoolExecutor(4)),
+                    max_concurrent_activity_task_polls=2,
                 )
                 await stack.enter_async_context(worker)
             yield

@@ -31,7 +31,7 @@ from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.state import TOO_LATE
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab, start_workers, workflow_clock
+from tests.support.lab import Lab, longer_and_longer, start_workers, workflow_clock
 from tests.support.stop_table import Cell
 from tests.support.store_ports import behind
 
@@ -305,10 +305,10 @@ class World:
         return {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(trial.run_id)} if trial.run_id else {}
 
     async def _until(self, trial: Trial, condition: Callable[[], Any]) -> None:
-        end = time.monotonic() + PATIENCE_S
+        end, pauses = time.monotonic() + PATIENCE_S, longer_and_longer()
         while not await asyncio.to_thread(condition):
             assert time.monotonic() < end, f"{MISSED} {PATIENCE_S:g} s; tasks {self._tasks(trial)}"
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(next(pauses))
 
     async def _where(self, trial: Trial, condition: Callable[[RunSnapshot], Any]) -> None:
         assert trial.handle is not None

@@ -119,21 +119,21 @@ async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
 ) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     number = real_lab.store.managers.list_managers(limit=1)
-    m = manager_lab(real_lab, source=[quick(n) for n in range(3)], window=2)
+    m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
     row = m.reserve(f"flow {number[0].manager_id if number else 0}")
     async with m.plans():
         handle = await m.start(row=row)
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 1)
         for step in steps:
             await send(handle, *step)
         if not any(how == "signal" and name in ("stop", "force_stop") for how, name, _ in steps):
-            assert len(real_lab.cluster.alive()) == 2
-            seen = await m.snapshot_where(handle, lambda s: s.live == 2)
+            assert len(real_lab.cluster.alive()) == 1
+            seen = await m.snapshot_where(handle, lambda s: s.live == 1)
             assert (seen.status, seen.stop, seen.error) == (None, None, None)
         result = await stopped(real_lab, handle)
     assert (result.manager_id, result.status, result.outcome) == (row.manager_id, "FAILED", "cancelled")
     assert real_lab.cluster.alive() == []
-    assert max(m.plan.lives) == 2
+    assert max(m.plan.lives) == 1
 
 
 @settings(max_examples=examples(3), suppress_health_check=list(HealthCheck))
@@ -157,7 +157,7 @@ async def test_whatever_is_sent_a_graph_keeps_its_steps_and_stops(
     assert g.functions.calls == {"s0": 1, "long": 1}
 
 
-@settings(max_examples=examples(3), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(2), suppress_health_check=list(HealthCheck))
 @given(starts=STARTS, steps=STEPS)
 async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_notices_nothing(
     lab: Lab, starts: list[tuple[str, list[Any]]], steps: list[tuple[str, str, list[Any]]]

@@ -27,7 +27,7 @@ UNTIL_STOPPED = Behaviour(executes=None)
 
 
 async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(waits=1500, executes=30, wait_reason="waiting: 4 of 4 slots in use")
+    lab.cluster.behaviour = Behaviour(waits=600, executes=30, wait_reason="waiting: 4 of 4 slots in use")
     handle = await lab.start({"crawler": "books"})
     await lab.until(lambda: (r := lab.store.runs.get_run(1)) and r.waiting_for == "waiting: 4 of 4 slots in use")
     first = (await handle.fetch_history()).events
@@ -42,8 +42,8 @@ async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(la
         if e.HasField("activity_task_scheduled_event_attributes")
         and e.activity_task_scheduled_event_attributes.activity_type.name == "update_run_started"
     )
-    assert started - at_first <= 12, "25 minutes of waiting"
-    assert lab.cluster.calls["look"] > 30
+    assert started - at_first <= 12, "ten minutes of waiting"
+    assert lab.cluster.calls["look"] > 15
     assert lab.store.runs.get_run(1).waiting_for is None
 
 
@@ -98,7 +98,7 @@ async def test_a_push_is_tried_three_times_and_forgotten(lab: Lab) -> None:
     assert any("signal_pusher_started gave up" in n for n in notes)
 
 
-async def test_a_database_that_is_away_for_half_an_hour_fails_no_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_is_away_for_minutes_fails_no_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = lab.store
     lab.cluster.behaviour = Behaviour(executes=600)
     calls = 0
@@ -113,7 +113,7 @@ async def test_a_database_that_is_away_for_half_an_hour_fails_no_run(lab: Lab, m
     with monkeypatch.context() as patch:
         for name in ("found_state", "count_tasks", "apply_findings", "end_run"):
             patch.setattr(port_of(store, name), name, broken)
-        await lab.until(lambda: calls > 65, 120)  # at most 30 s between tries: half an hour of virtual time
+        await lab.until(lambda: calls > 20, 120)  # at most 30 s between tries: minutes of virtual time
     assert (await handle.result()).status == "COMPLETED"
 
 
@@ -142,7 +142,10 @@ async def test_a_long_run_continues_as_new_and_forgets_nothing(forgetful: Workfl
 MARGIN = 500
 
 
-async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_signals(lab: Lab) -> None:
+async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_signals(
+    monkeypatch: pytest.MonkeyPatch, lab: Lab
+) -> None:
+    monkeypatch.setattr(calls, "HISTORY_MAX", 150)  # also while the laboratory replays, so it is asked for after that
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)

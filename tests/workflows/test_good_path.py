@@ -99,7 +99,7 @@ async def test_some_failed_tasks_make_a_partial_run(lab: Lab) -> None:
 @pytest.mark.troubles
 async def test_limits_of_the_catalogue_hold_where_the_caller_left_the_default(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None)
-    result = await lab.run({"crawler": "shops"})
+    result = await lab.run({"crawler": "shops", "poll_minutes": [90]})
     assert (result.status, result.outcome) == ("FAILED", "timed_out")
     assert lab.store.runs.request_of(result.run_id).limits.run_timeout_s == 7200
     result = await lab.run({"crawler": "shops", "limits": {"run_timeout_s": 60}})

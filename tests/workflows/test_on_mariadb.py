@@ -18,14 +18,14 @@ from tests.workflows import test_faults, test_good_path, test_resume, test_stop
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: What a database could do differently: waves of tasks, stops from two sides, takeovers.
+#: What a database could do differently: stops from two sides, takeovers of waves of tasks.
 CHOSEN: list[Callable[[Lab], Awaitable[None]]] = [
-    test_good_path.test_a_multi_process_run_goes_in_waves,
     test_stop.test_many_stops_are_one_stop_with_one_row_each,
     test_resume.test_a_terminated_run_goes_on_without_repeating_what_was_done,
 ]
 #: Whose statements the contract of the store plays on MariaDB.
 OTHERS: list[Callable[[Lab], Awaitable[None]]] = [
+    test_good_path.test_a_multi_process_run_goes_in_waves,
     test_good_path.test_a_single_process_run_ends_completed,
     test_good_path.test_more_tasks_than_one_page_are_all_deployed,
     test_good_path.test_debugging_information_is_on_record,

@@ -133,34 +133,34 @@ class Outage:
 
 async def test_an_outage_of_looks_stalls_nobody(lab: Lab) -> None:
     """It counts before and after; between them nobody could look for longer than the limit."""
-    lab.cluster.behaviour = Behaviour(executes=1800)
-    outage = Outage(lab, 300, 300 + 900)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 600}})
+    lab.cluster.behaviour = Behaviour(executes=900)
+    outage = Outage(lab, 150, 150 + 450)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 300}, "poll_minutes": [2]})
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    assert outage.failed > 10
+    assert outage.failed > 5
 
 
 async def test_the_time_of_an_outage_does_not_count_for_a_stall(lab: Lab) -> None:
-    """It stalled before the outage: it is ended only after ten minutes that looks vouch for."""
-    lab.cluster.behaviour = replace(STALLS, counts_for=90)
-    outage = Outage(lab, 300, 300 + 900)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 600}})
-    assert outage.failed > 10
+    """It stalled before the outage: it is ended only after five minutes that looks vouch for."""
+    lab.cluster.behaviour = replace(STALLS, counts_for=45)
+    outage = Outage(lab, 150, 150 + 450)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 300}, "poll_minutes": [1, 2]})
+    assert outage.failed > 5
     ended_by_limit(lab, result, "cancelled (stalled)")
     row = lab.store.runs.get_run(result.run_id)
-    assert (row.stop.requested_at - row.started_at).total_seconds() > 300 + 900 + 300
+    assert (row.stop.requested_at - row.started_at).total_seconds() > 150 + 450 + 150
     assert row.look_error is None
 
 
 async def test_run_timeout_s_passes_while_nobody_can_look(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=1)
-    outage = Outage(lab, 60, 1500)
-    request = {"crawler": "books", "limits": {"run_timeout_s": 900, "force_stop_after_s": None}}
+    outage = Outage(lab, 60, 500)
+    request = {"crawler": "books", "limits": {"run_timeout_s": 300, "force_stop_after_s": None}}
     result = await lab.run(request)
     assert outage.failed
     ended_by_limit(lab, result, "timed_out")
     row = lab.store.runs.get_run(result.run_id)
-    assert 895 < (row.stop.requested_at - row.created_at).total_seconds() < 900 + 65, "the limit itself ended it"
+    assert 295 < (row.stop.requested_at - row.created_at).total_seconds() < 300 + 65, "the limit itself ended it"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
 
 async def test_a_stop_by_a_limit_that_is_ignored_is_forced_and_keeps_its_outcome(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 900, "force_stop_after_s": 60}})
+    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 300, "force_stop_after_s": 60}})
     assert (result.outcome, result.tasks) == ("timed_out", {"FAILED": 1})
     row = lab.store.runs.get_run(result.run_id)
     (task,) = lab.store.tasks.list_tasks(result.run_id)
@@ -196,7 +196,7 @@ async def test_a_stop_by_a_limit_that_is_ignored_is_forced_and_keeps_its_outcome
 
 async def test_what_finished_before_its_limit_took_effect_stays_finished(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(
-        executes=901, heeds_stop_after=None, end=End(exit_code=0, finish_reason="finished")
+        executes=301, heeds_stop_after=None, end=End(exit_code=0, finish_reason="finished")
     )
-    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 900}})
+    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 300}})
     assert (result.status, result.outcome) == ("COMPLETED", "finished")

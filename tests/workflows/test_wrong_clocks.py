@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,7 +20,14 @@ from tests.workflows.test_wake_ups import QUICK, looked_at, too_close
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=[-3600, 3600], ids=["behind", "ahead"])
+BEHIND, AHEAD = pytest.param(-3600, id="behind"), pytest.param(3600, id="ahead")
+
+
+def slow(shift: Any) -> Any:
+    return pytest.param(*shift.values, id=shift.id, marks=pytest.mark.slow)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def wrong_lab(
     request: pytest.FixtureRequest, unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Lab]:
@@ -35,6 +43,8 @@ async def wrong_lab(
         yield lab
 
 
+#: By a clock that is ahead it would be forced at once.
+@pytest.mark.parametrize("wrong_lab", [slow(BEHIND), AHEAD], indirect=True)
 async def test_it_is_looked_at_as_often_as_ever_and_force_comes_in_time(wrong_lab: Lab) -> None:
     lab = wrong_lab
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
@@ -48,6 +58,8 @@ async def test_it_is_looked_at_as_often_as_ever_and_force_comes_in_time(wrong_la
     assert lab.cluster.calls["kill"] == 0, "it was forced at once"
 
 
+#: By a clock that is behind it would not be forced for an hour.
+@pytest.mark.parametrize("wrong_lab", [BEHIND, slow(AHEAD)], indirect=True)
 async def test_force_comes_when_it_is_time_for_it(wrong_lab: Lab) -> None:
     lab = wrong_lab
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)

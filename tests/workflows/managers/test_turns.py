@@ -247,8 +247,8 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
     async with m.plans():
         handle = await m.start(options={"argv": ["--job-settings", '{"DEPTH_LIMIT": 2}']})
         managers.steer_manager(1, paused=True, cap=1)
-        page = {"jobs": [{"spider": "quick", "spider_args": {"n": n}} for n in "123"], "request_id": "p1"}
-        assert [await handle.execute_update("add_job", page) for _ in range(2)] == [3, 3]
+        page = {"jobs": [{"spider": "quick", "spider_args": {"n": n}} for n in "12"], "request_id": "p1"}
+        assert [await handle.execute_update("add_job", page) for _ in range(2)] == [2, 2]
         for wrong in ({"jobs": []}, {"jobs": [{"spider": 5}]}, None, b"\xff"):
             with pytest.raises(WorkflowUpdateFailedError) as failed:
                 await handle.execute_update("add_job", wrong)
@@ -258,10 +258,10 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
         assert failed.value.cause.type == "DuplicateRequest"
         await m.snapshot_where(handle, lambda s: s.waiting == "nothing to pick")
         assert m.runs() == []
-        assert [one.job.job_settings for one in managers.list_jobs(1) if one.job] == [{"DEPTH_LIMIT": "2"}] * 3
+        assert [one.job.job_settings for one in managers.list_jobs(1) if one.job] == [{"DEPTH_LIMIT": "2"}] * 2
         managers.steer_manager(1, paused=False)
         await wake(handle.id)
-        await real_lab.until(lambda: m.row().counts.good == 3)
+        await real_lab.until(lambda: m.row().counts.good == 2)
         managers.record_manager_stop(1, StopIntent(utc_now()))
         late = {"jobs": [{"spider": "quick", "spider_args": {"n": "4"}}]}
         with pytest.raises(WorkflowUpdateFailedError) as failed:  # by the row: nobody has told the workflow
@@ -270,7 +270,7 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
         await wake(handle.id)
         assert (await real_lab.ended(handle)).outcome == "cancelled"
     assert max(m.plan.lives) == 1
-    assert m.row().counts.scheduled == 3
+    assert m.row().counts.scheduled == 2
 
 
 ENDED = ManagerEnded(RunStatus.COMPLETED, "finished", "")
@@ -325,13 +325,13 @@ async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
 async def test_a_long_stream_continues_as_new_and_forgets_nothing(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "HISTORY_MAX", 15)
+    monkeypatch.setattr(manager, "HISTORY_MAX", 12)
     async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         lab.cluster.behaviour = INSTANT
-        m = manager_lab(lab, source=[quick(n) for n in range(6)])
+        m = manager_lab(lab, source=[quick(n) for n in range(5)])
         async with m.plans():
             handle = await m.start()
             result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=ManagerResult))
-        assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 6, 6)
+        assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 5, 5)
         assert max(m.plan.lives) == 3
         assert len(await lab.chain(handle)) > 2
