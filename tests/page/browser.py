@@ -163,7 +163,12 @@ class Visitor:
                 if page.url.startswith(self.origin):
                     self.look(page)
         self.context.close()
-        assert not self.faults, "\n".join(dict.fromkeys(self.faults))
+        self.answer()
+
+    def answer(self) -> None:
+        """Raise what was noted, once."""
+        noted, self.faults = self.faults, []
+        assert not noted, "\n".join(dict.fromkeys(noted))
 
     def _spoken(self, message: ConsoleMessage) -> None:
         place = message.location.get("url", "").removeprefix(self.origin)

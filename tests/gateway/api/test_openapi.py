@@ -54,7 +54,8 @@ def test_the_committed_document_is_the_one_that_is_served(client: TestClient, te
     assert client.get("/openapi.json").json() == json.loads(text)
 
 
-def test_the_command_writes_both_documents(tmp_path: Path) -> None:
+def test_the_command_writes_both_documents(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openapi, "document", lambda: text)
     assert openapi.main(str(tmp_path)) == 0
     for name in ("openapi.json", "problems.md"):
         assert (tmp_path / name).read_text() == (DOCS / name).read_text(), CURE
