@@ -104,8 +104,9 @@ class Adoption:
         newest = max(tasks, key=lambda one: one.attempt, default=None)
         record: Mapping[str, object] = newest.record if newest is not None else {}
         if known is not None and known.request is not None:
-            request, multi, attempt, total, stop = known.request, known.multi, known.attempt, known.tasks, known.stop
-            request_id = request.request_id or run.uid
+            request, multi, attempt, stop = known.request, known.multi, known.attempt, known.stop
+            # A workflow that counted after the loss found no task. One that got more tasks since knows of more.
+            request_id, total = request.request_id or run.uid, max(known.tasks, _number(record.get("tasks")))
         elif newest is not None and record.get("request"):
             multi, attempt, total, stop = bool(record.get("multi")), newest.attempt, _number(record.get("tasks")), None
             request, request_id = _request(record, newest, multi), str(record.get("request_id") or run.uid)

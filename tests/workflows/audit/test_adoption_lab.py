@@ -16,6 +16,7 @@ from crawler_lifecycle.activities.child_runs import begin_request, next_workflow
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.workflows import policies
 from tests.support.fakes.cluster import FINISHED
 from tests.support.lab import Lab
@@ -130,8 +131,16 @@ async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_
     await settled(lab)
 
 
-async def test_tasks_of_which_nothing_is_left_are_lost_and_said_to_be(lab: Lab) -> None:
-    """Two execute, one has ended meanwhile, two were queued: their arguments stood in the database alone."""
+@pytest.mark.parametrize("counted", [5, 0])
+async def test_tasks_of_which_nothing_is_left_are_lost_and_said_to_be(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, counted: int
+) -> None:
+    """Two execute, one has ended meanwhile, two were queued: their arguments stood in the database alone.
+
+    The workflow may have counted its tasks between the loss and the audit: it found none.
+    """
+    real = TemporalDirectory.record
+    monkeypatch.setattr(TemporalDirectory, "record", lambda *given: replace(real(*given), tasks=counted))
     lab.cluster.behaviour = ENDLESS
     tasks = [{"args": {"shelf": str(n)}} for n in range(5)]
     handle = await running(lab, {"crawler": "books", "tasks": tasks, "max_parallel_tasks": 3})
