@@ -18,11 +18,18 @@ from crawler_lifecycle.domain.audits.audit import AuditRules, FindingKind
 from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.runs import Fence, Owner, TaskRef
+from crawler_lifecycle.ports.runs import Fence, Owner, RunRef, TaskRef
 from crawler_lifecycle.store import Store, open_store
-from tests.clusters.local.local_bench import SLEEP, Bench, wait_until
+from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler, untried
+
+#: It says when it is past its beginning, for which it needs its folder.
+UP = """
+import os, time
+open(os.path.join(os.environ["CRAWL_FILES_DIR"], "up"), "w").close()
+time.sleep(300)
+"""
 
 
 class Stand:
@@ -32,7 +39,7 @@ class Stand:
         self.file, self.copy = folder / "lifecycle.db", folder / "copy.db"
         self.bench = Bench(folder)
         self.cluster = self.bench.cluster
-        self.scheduler = FakeScheduler([self.bench.crawler(SLEEP)], self.cluster)
+        self.scheduler = FakeScheduler([self.bench.crawler(UP)], self.cluster)
         make_tables(f"sqlite:///{self.file}")
         self.store = self._open()
 
@@ -63,6 +70,7 @@ class Stand:
         self.deploy(fence)
         ref = self.ref(fence)
         wait_until(lambda: self.phase(fence, ref) is Phase.EXECUTING)
+        wait_until(lambda: [*(self.bench.state / "tasks" / str(fence.run)).rglob("up")])
         return fence, ref
 
     def deploy(self, fence: Fence) -> None:
@@ -154,7 +162,17 @@ def test_a_process_whose_folder_is_gone_still_says_whose_it_is(stand: Stand) -> 
     wait_until(lambda: stand.phase(later, stand.ref(later)) is Phase.EXECUTING)
     # One reading of /proc may meet a process that is about to execute another program; audits read again.
     wanted = {(former.run, True), (later.run, False)}
-    wait_until(lambda: {(task.run, task.stray) for task in stand.cluster.inventory()} == wanted)
+    seen: set[tuple[RunRef, bool]] = set()
+
+    def listed() -> bool:
+        seen.clear()
+        seen.update((task.run, task.stray) for task in stand.cluster.inventory())
+        return seen == wanted
+
+    try:
+        wait_until(listed)
+    except AssertionError as error:
+        raise AssertionError(f"listed are {seen}, not {wanted}") from error
     stand.cluster.kill(later.run, stand.ref(later))
     assert stand.phase(former, theirs) is Phase.EXECUTING
     stand.cluster.kill(former.run, theirs)
