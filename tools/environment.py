@@ -1,11 +1,12 @@
 """Install a lock file into ``.venv``, and say meanwhile what is fetched and how far it is: ``environment.py LOCK``.
 
 Executed by the Python that ``make`` finds, so it needs nothing but the standard library. uv where it is at hand, plain
-pip otherwise; always exactly the locked wheels.
+pip otherwise, also where uv fails: it does not read pip's settings. Always exactly the locked wheels.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -32,11 +33,7 @@ def main(lock: Path) -> int:
     print(f"environment: .venv gets the {number} packages of {lock.name} (by {'uv' if uv else 'pip'})", flush=True)
     if not PYTHON.exists():
         venv.create(PYTHON.parents[1], with_pip=True, symlinks=True)
-    if uv is not None:
-        install = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
-        code = subprocess.call([*install, "--require-hashes", "-r", str(lock)])
-        code = code or subprocess.call([*install, *OURS])
-    else:
+    if uv is None or (code := by_uv(uv, lock)) != 0:
         # Compiled are the modules that somebody imports, when they do: for all of them it takes longer than fetching.
         wanted = [*PIP, "--no-compile", "--progress-bar", "off", "--require-hashes", "-r", str(lock)]
         with subprocess.Popen(wanted, stdout=subprocess.PIPE, text=True) as pip:
@@ -46,6 +43,14 @@ def main(lock: Path) -> int:
     if code == 0:
         print(f"environment: ready after {time.monotonic() - begun:.0f} s", flush=True)
     return code
+
+
+def by_uv(uv: str, lock: Path) -> int:
+    """Install by uv, with the certificates of the machine, as pip does. The exit code is uv's."""
+    install = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+    env = {"UV_SYSTEM_CERTS": "1", **os.environ}
+    code = subprocess.call([*install, "--require-hashes", "-r", str(lock)], env=env)
+    return code or subprocess.call([*install, *OURS], env=env)
 
 
 def tell(lines: Iterable[str], number: int) -> None:
