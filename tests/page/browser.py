@@ -30,6 +30,8 @@ TELL_VIOLATIONS = """
 document.addEventListener('securitypolicyviolation', event =>
   console.error(`policy: ${event.violatedDirective} refused ${event.blockedURI} in ${event.sourceFile}`))
 """
+#: Chromium says so where somebody types into a field before the page gives it the focus.
+FASTER = "Autofocus processing was blocked because a document already has a focused element."
 #: Tells a page that its tab has gone behind another one, or came back.
 SET_HIDDEN = """
 hidden => {
@@ -171,6 +173,8 @@ class Visitor:
         assert not noted, "\n".join(dict.fromkeys(noted))
 
     def _spoken(self, message: ConsoleMessage) -> None:
+        if message.text.startswith(FASTER):
+            return
         place = message.location.get("url", "").removeprefix(self.origin)
         self._fault(f"console {message.type}: {message.text} ({place})")
 
