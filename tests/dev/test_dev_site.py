@@ -83,7 +83,12 @@ def test_the_readers_own_cases(serving: Dev, request: pytest.FixtureRequest) -> 
     here = serving.state_dir.parent
     catalogue = here / "crawlers.yaml"
     before = catalogue.read_text()
-    request.addfinalizer(lambda: catalogue.write_text(before))
+
+    def back() -> None:
+        catalogue.write_text(before)
+        wait_until(lambda: set(serving.crawlers()) == {"quick", "site"})
+
+    request.addfinalizer(back)
     (here / "shop" / "shop").mkdir(parents=True)
     (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     (here / "shop" / "shop" / "settings.py").write_text("SPIDER_MODULES = ['shop.products']\n")
