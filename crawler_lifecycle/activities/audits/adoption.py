@@ -104,11 +104,10 @@ class Adoption:
         newest = max(tasks, key=lambda one: one.attempt, default=None)
         record: Mapping[str, object] = newest.record if newest is not None else {}
         if known is not None and known.request is not None:
-            request, multi, attempt, stop = known.request, known.multi, known.attempt, known.stop
-            # A workflow that counted after the loss found no task. One that got more tasks since knows of more.
-            request_id, total = request.request_id or run.uid, max(known.tasks, _number(record.get("tasks")))
+            request, multi, attempt, total, stop = known.request, known.multi, known.attempt, known.tasks, known.stop
+            request_id = request.request_id or run.uid
         elif newest is not None and record.get("request"):
-            multi, attempt, total, stop = bool(record.get("multi")), newest.attempt, _number(record.get("tasks")), None
+            multi, attempt, total, stop = bool(record.get("multi")), newest.attempt, 0, None
             request, request_id = _request(record, newest, multi), str(record.get("request_id") or run.uid)
         elif unavailable is not None:
             raise unavailable
@@ -117,8 +116,9 @@ class Adoption:
                 "neither a workflow nor the cluster has its request; end it with crawlctl audit --end-unknown"
             )
         owner = Owner(workflow.workflow_id, workflow.first_run_id) if workflow is not None else _owner(record, run)
-        kind = self._cluster.kind
-        return LostRun(run, attempt, request_id, request, multi, owner, tasks, kind, total, stop)
+        # A workflow that counted after the loss found no task. One that got more tasks since knows of more.
+        total = max(total, _number(record.get("tasks")))
+        return LostRun(run, attempt, request_id, request, multi, owner, tasks, self._cluster.kind, total, stop)
 
 
 def _request(record: Mapping[str, object], task: TaskRecord, multi: bool) -> RunRequest:
