@@ -142,14 +142,19 @@ def check_archive(places: Places, run: Run) -> str:
     return f"{lines} items, {export['files']} files, {export['bytes']:,} bytes"
 
 
-def check_events(places: Places, run: Run) -> str:
-    """The event file tells the end of the run, with the same verdict."""
-    told = []
+def told_events(places: Places) -> list[dict[str, Any]]:
+    """What the event file tells."""
+    found = []
     for line in places.path("events").read_text().splitlines():
         with contextlib.suppress(ValueError):  # a writer that died may have left half a line
-            event = json.loads(line)
-            if event["id"] == f"{run['run_id']}-{run['run_uid']}/{run['attempt']}/run.ended":
-                told.append(event["data"])
+            found.append(json.loads(line))
+    return found
+
+
+def check_events(places: Places, run: Run) -> str:
+    """The event file tells the end of the run, with the same verdict."""
+    id = f"{run['run_id']}-{run['run_uid']}/{run['attempt']}/run.ended"
+    told = [event["data"] for event in told_events(places) if event["id"] == id]
     expect(told, f"no event run.ended of run {run['run_id']}")
     expect(all(data["status"] == run["status"] for data in told), f"told was {told[0]['status']}")
     return f"run.ended told: {told[0]['status']}"

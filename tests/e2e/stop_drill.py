@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pytest
 from temporalio.service import RPCError
 
 from crawler_lifecycle.domain import names
-from examples.story_checks import CHECKS
+from examples.story_checks import CHECKS, told_events
 from tests.e2e.stopping import BREAK, QUICK, StopWorld
 from tests.e2e.world import TERMINAL, Row, until
 from tests.support.stop_table import PHASES, STATES, Cell, pairwise
@@ -243,7 +243,7 @@ class Drill:
         assert world.tasks(run_id) == dict(cell.tasks)
         self._prove_tasks()
         self._prove_log()
-        told = [e for e in self._told() if e["id"] == f"{run_id}-{run['run_uid']}/1/run.ended"]
+        told = [e for e in told_events(self.world.places) if e["id"] == f"{run_id}-{run['run_uid']}/1/run.ended"]
         assert {e["data"]["status"] for e in told} == {cell.export_status}
         events = world.query("SELECT type, COUNT(*) FROM outbox_event WHERE run_id = ? GROUP BY type", run_id)
         counted = {**{"run.ended": 0, "run.stopped": 0}, **dict(events)}
@@ -277,13 +277,6 @@ class Drill:
         assert {(acted, attempt) for _, acted, attempt in logged} <= {(1, 1)}
         if logged and self.cell.kind != "Temporal cancel":
             assert sorted(request_id for request_id, *_ in logged) == sorted(set(self.promised))
-
-    def _told(self) -> list[Row]:
-        found = []
-        for line in self.world.places.path("events").read_text().splitlines():
-            with suppress(ValueError):  # a writer that died may have left half a line
-                found.append(json.loads(line))
-        return found
 
 
 def _killed(folder: Path) -> bool:

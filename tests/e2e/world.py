@@ -29,7 +29,7 @@ from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
-from examples.story_checks import CHECKS, Places, query, run_folder
+from examples.story_checks import CHECKS, Places, query, run_folder, told_events
 from tests.support import in_process
 from tests.support.builds import command, environment
 
@@ -343,11 +343,7 @@ class World:
         assert self.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
 
     def _event_ids(self) -> list[str]:
-        found = []
-        for line in self.places.path("events").read_text().splitlines():
-            with suppress(ValueError):  # a writer that died may have left half a line
-                found.append(str(json.loads(line)["id"]))
-        return found
+        return [str(event["id"]) for event in told_events(self.places)]
 
     def closed(self, run_ids: Sequence[int]) -> bool:
         """Whether these runs have ended with everything that follows: event, archive, and closed workflows.

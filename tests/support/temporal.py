@@ -19,6 +19,7 @@ from temporalio.worker import _worker, _workflow
 
 from crawler_lifecycle.temporal.operator.server import register_search_attributes
 from crawler_lifecycle.temporal.plugin import plugin
+from tests.support.go_programs import FRUGAL
 
 #: Four partitions of each queue would hand tasks to each other, for a worker or two. The dev server reads its queues
 #: 20 times a second unless told otherwise; the rest is what virtual time needs.
@@ -89,8 +90,7 @@ async def temporal_server(
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():
         extra += ["--dynamic-config-value", f"{key}={value}"]
     start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
-    # It collects its garbage less often, memory for processor time, and its threads do not look for work of each other.
-    with patch.dict(os.environ, GOGC="400", GOMAXPROCS="1"):
+    with patch.dict(os.environ, FRUGAL):
         env = await start(
             dev_server_existing_path=temporal_binary(),
             dev_server_extra_args=extra,
