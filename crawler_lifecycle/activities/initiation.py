@@ -88,9 +88,11 @@ class InitiationActivities:
     def add_workflow_id(self, order: AddWorkflowId) -> None:
         """Record the workflow's id as a property of the run. A stop or a resume finds the workflow by this id.
 
+        From now on the steps of this workflow come before the first steps of others.
         Second execution: writes the same value again.
         """
         self.initiation.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
+        self.directory.has_begun(order.workflow_id)
 
     @activity.defn(name="add_tasks", no_thread_cancel_exception=True)
     def add_tasks(self, order: AddToRun) -> TasksAdded:

@@ -12,7 +12,7 @@ from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionRef
 from temporalio.api.enums.v1 import PendingActivityState, WorkflowExecutionStatus
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetActivityRequest
+from temporalio.api.workflowservice import v1 as api
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -53,8 +53,9 @@ AUDIT_LIFE = timedelta(hours=2)
 #: Seconds to the next try to connect: the first pause, and the longest.
 RETRY_S = (0.2, 5.0)
 
-#: The highest priority. If many due times come at once, all are recorded before other workflows continue.
-DUE_FIRST = Priority(priority_key=1)
+#: The highest priority, of workflows that continue and of due times. Outside of their worker's cache, their steps come
+#: before the first steps of runs. A stop would otherwise wait for all starts after the death of a worker.
+FIRST = Priority(priority_key=1)
 #: States of open workflows. A paused one may still act when it is resumed.
 _OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
@@ -169,7 +170,7 @@ class Workflows:
             listed = [one async for one in client.list_workflows(query, page_size=20, limit=20)]
             for one in listed:
                 which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
-                order = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
+                order = api.DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
                 with allowing(RPCStatusCode.NOT_FOUND):  # the list may still contain a deleted execution for a moment
                     await client.workflow_service.delete_workflow_execution(order)
         return len(listed)
@@ -206,7 +207,7 @@ class Workflows:
     async def start_due(self, order: DueOrder) -> str:
         """Start the workflow of a due time, or find it open. Return the first run id of its chain."""
         workflow_id = due_workflow_id(order.name, order.due_at)
-        return _chain(await self._start(names.DUE_WORKFLOW, [order], workflow_id, priority=DUE_FIRST))
+        return _chain(await self._start(names.DUE_WORKFLOW, [order], workflow_id))
 
     async def start_webhook(self, name: str, *, wake: bool = False) -> str:
         """Start the workflow of a webhook, or find it open. Return the first run id of its chain.
@@ -231,6 +232,7 @@ class Workflows:
         *,
         task_queue: str = names.QUEUE_MAIN,
         conflict: WorkflowIDConflictPolicy = WorkflowIDConflictPolicy.USE_EXISTING,
+        priority: Priority = FIRST,
         **options: Any,
     ) -> WorkflowHandle[Any, Any]:
         async with self.asking() as client:
@@ -241,6 +243,7 @@ class Workflows:
                 task_queue=task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=conflict,
+                priority=priority,
                 **options,
             )
 
@@ -251,6 +254,16 @@ class Workflows:
         reads its row when it is woken, and ends.
         """
         return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id, **_WAKING))
+
+    async def has_begun(self, workflow_id: str) -> None:
+        """Give the further steps of this workflow the highest priority, if the server can."""
+        async with self.asking() as client:
+            order = api.UpdateWorkflowExecutionOptionsRequest(namespace=client.namespace)
+            order.workflow_execution.workflow_id = workflow_id
+            order.workflow_execution_options.priority.priority_key = 1
+            order.update_mask.paths.append("priority.priority_key")
+            with suppress(RPCError):  # closed, an older server, a forbidden call: every step is done, only later
+                await client.workflow_service.update_workflow_execution_options(order)
 
     # --- signal and end ------------------------------------------------------------------------------------------
 
@@ -298,7 +311,7 @@ class Workflows:
                 await client.get_workflow_handle(found.id, run_id=found.run_id).signal(names.SIGNAL_LOOK_NOW)
                 for step in found.raw_description.pending_activities:
                     if step.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED and step.attempt > 1:
-                        order = ResetActivityRequest(
+                        order = api.ResetActivityRequest(
                             namespace=client.namespace,
                             execution=WorkflowExecutionRef(workflow_id=found.id, run_id=found.run_id),
                             identity=client.identity,

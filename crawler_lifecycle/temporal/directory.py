@@ -42,6 +42,7 @@ class TemporalDirectory:
     of_run = _asked(Workflows.of_run)
     record = _asked(Workflows.record)
     begin = _asked(Workflows.start)
+    has_begun = _asked(Workflows.has_begun)
     begin_manager = _asked(Workflows.start_manager)
     begin_graph = _asked(Workflows.start_graph)
     wake = _asked(Workflows.wake)

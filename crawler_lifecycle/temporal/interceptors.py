@@ -304,25 +304,28 @@ def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
 class HeartbeatInterceptor(Interceptor):
     """Sends heartbeats for the activities in ``names`` from the worker's event loop: three in each heartbeat timeout.
 
+    ``note`` is called with each activity that begins.
+
     Looks, deployments and stops send their own heartbeats. Other activities only wait for the database, whose time
     limits are long. With heartbeats, Temporal notices the death of their worker sooner.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = frozenset(names)
+    def __init__(self, names: Collection[str], note: Callable[[activity.Info], None]) -> None:
+        self.names, self.note = frozenset(names), note
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Beating(next, self._names)
+        return _Beating(next, self)
 
 
 class _Beating(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, names: frozenset[str]) -> None:
+    def __init__(self, next: ActivityInboundInterceptor, of: HeartbeatInterceptor) -> None:
         super().__init__(next)
-        self._names = names
+        self._of = of
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
-        if info.heartbeat_timeout is None or info.activity_type not in self._names:
+        self._of.note(info)
+        if info.heartbeat_timeout is None or info.activity_type not in self._of.names:
             return await super().execute_activity(input)
         every_s = info.heartbeat_timeout.total_seconds() / 3
         async with Beside() as beside:

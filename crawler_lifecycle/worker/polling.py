@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import (
@@ -33,9 +35,8 @@ from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 #: Seconds that a workflow waits for the worker that has it in its cache. After them any worker may take it. A killed
-#: worker costs this time once: after 10 s Temporal knows that nobody polls its own queue. A shorter time would move
-#: workflows to the shared queue, where all starts wait in a burst.
-STICKY_S = 10.0
+#: worker costs this time once for each step: after 10 s Temporal knows that nobody polls its own queue.
+STICKY_S = 2.0
 #: Polls for workflow tasks at once. ``TAKEN_UP`` of them poll the shared queue. With a single such poll, a new worker
 #: would take up only 20 workflows a second, and fewer on a busy server, where each poll takes half a second.
 WORKFLOW_POLLS = 20
@@ -73,19 +74,20 @@ def worker(
     ``most`` limits the activities at once. With ``functions`` it takes only calls of users' functions, at most this
     many at once.
     """
+    beaten, lag = [name for name, policy in POLICIES.items() if policy.beaten], Lag()
     return Worker(
         client,
         task_queue=queue or ROLES[role],
         workflows=workflows_of(role),
         activities=activities_of(role, parts, QUEUE_FUNCTIONS if functions else None),
         activity_executor=threads,
-        tuner=tuner(functions or most or settings.threads),
+        tuner=tuner(functions or most or settings.threads, lag),
         max_cached_workflows=settings.cached(),
         graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
         max_concurrent_workflow_task_polls=WORKFLOW_POLLS,
         nonsticky_to_sticky_poll_ratio=TAKEN_UP / WORKFLOW_POLLS,
-        interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
+        interceptors=[HeartbeatInterceptor(beaten, lag.note)],
         # By default the SDK delays a heartbeat by up to 80 % of the timeout. A slow machine would miss the timeout.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
         deployment_config=deployment,
@@ -153,14 +155,46 @@ class Polling:
         self._workers.append(await self._stack.enter_async_context(polling))
 
 
+#: Seconds that activities wait in Temporal's queue before starts are paced, the longest pause before a start, and the
+#: time from one check to the next within it.
+LAG_S, PACED_S, CHECK_S = 0.1, 1.0, 0.05
+#: An activity that waited for less came with the answer to a step, without a queue.
+EAGER_S = 0.002
+
+
+class Lag:
+    """Seconds that activities of a worker waited in Temporal's queue lately, by the server's clock.
+
+    A server near its limit makes every step wait. Fewer starts at once do not take longer in all, because the server
+    is busy either way, but a stop then waits for fewer steps of others.
+    """
+
+    def __init__(self) -> None:
+        self._waited_s, self._at = 0.0, 0.0
+
+    def note(self, info: activity.Info) -> None:
+        """Count the wait of an activity that begins now. A long one counts as ``PACED_S``: an outage may be over."""
+        waited_s = (info.started_time - info.current_attempt_scheduled_time).total_seconds()
+        if waited_s > EAGER_S:
+            self._waited_s += (min(waited_s, PACED_S) - self._waited_s) / 8
+            self._at = time.monotonic()
+
+    async def over(self) -> None:
+        """Return when activities wait no longer than ``LAG_S``, if none began for ``PACED_S``, or after that time."""
+        for _ in range(round(PACED_S / CHECK_S)):
+            if self._waited_s < LAG_S or time.monotonic() > self._at + PACED_S:
+                return
+            await asyncio.sleep(CHECK_S)
+
+
 #: Workflow tasks at once: of cached workflows (from the worker's sticky queue), and of others (the shared queue).
 REMEMBERED, TAKEN_UP = 32, 3
 
 
-def tuner(activities: int) -> WorkerTuner:
+def tuner(activities: int, lag: Lag) -> WorkerTuner:
     """Return the slots of a worker: this many activities at once, and workflow tasks by ``WorkflowSlots``."""
     return WorkerTuner.create_composite(
-        workflow_supplier=WorkflowSlots(),
+        workflow_supplier=WorkflowSlots(lag),
         activity_supplier=FixedSizeSlotSupplier(activities),
         local_activity_supplier=FixedSizeSlotSupplier(1),
         nexus_supplier=FixedSizeSlotSupplier(1),
@@ -173,14 +207,18 @@ class WorkflowSlots(CustomSlotSupplier):
     All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it to another worker,
     behind all starts. With the SDK's hundred shared slots, a burst of starts fills them all, and a stop waits among
     them. With few shared slots, the starts occupy them, and a stop does not get one. With separate slots, starts
-    without a slot wait in Temporal's queue and delay no stop.
+    without a slot wait in Temporal's queue and delay no stop. For this the server must not send starts to the polls
+    for cached workflows (``matching.priorityBacklogForwarding``, docs/deployment.md).
     """
 
-    def __init__(self, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
+    def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
+        self._lag = lag
         self._slots = {True: _Slots(remembered), False: _Slots(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
         """Return a slot for the next poll, as soon as one is free."""
+        if not ctx.is_sticky:
+            await self._lag.over()
         slots = self._slots[ctx.is_sticky]
         await slots.wait()
         return _Permit(slots)

@@ -83,7 +83,7 @@ CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 
 #: A few statements, and calls of Temporal and of the scheduler service. The retries also carry the wait for the verdict
 #: of a previous target, so this wait adds no events to the history.
-BEGIN_DUE = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
+BEGIN_DUE = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 #: A pass of 20 s over the picked runs, and at its end a call of the database and of Temporal that may hang.
 BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
 #: Longer than users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
@@ -152,9 +152,8 @@ def config(name: str, **options: Unpack[Options]) -> ActivityConfig:
         task_queue=QUEUE_CONTROL if options.get("control") else queue or policy.queue,
         start_to_close_timeout=timedelta(seconds=policy.try_s),
         retry_policy=policy.retry if queue is None else RetryPolicy(maximum_attempts=1),
+        priority=Priority(priority_key=policy.turn),  # without it, that of the workflow
     )
-    if policy.turn != TURN:
-        found["priority"] = Priority(priority_key=policy.turn)
     if policy.heartbeat_s is not None:
         found["heartbeat_timeout"] = timedelta(seconds=policy.heartbeat_s)
     if policy.total_s is not None:

@@ -154,7 +154,7 @@ class GraphLab:
                     activity_executor=stack.enter_context(ThreadPoolExecutor(threads)),
                     max_concurrent_activities=threads,
                     max_concurrent_activity_task_polls=2,
-                    interceptors=[HeartbeatInterceptor(["run_graph_batch"])],
+                    interceptors=[HeartbeatInterceptor(["run_graph_batch"], lambda _: None)],
                     max_heartbeat_throttle_interval=timedelta(seconds=0.3),
                 )
                 await stack.enter_async_context(worker)

@@ -29,7 +29,7 @@ class Step(ActivityInboundInterceptor):
 
 async def beats_of(name: str, within: timedelta | None) -> int:
     """Run a step of this name until its third beat, or for a moment where none comes; how many beats came."""
-    env, step, beats = ActivityEnvironment(), Step(), []
+    env, step, beats, noted = ActivityEnvironment(), Step(), [], list[Any]()
     env.info = replace(env.info, activity_type=name, heartbeat_timeout=within)
 
     def beat(*_: Any) -> None:
@@ -38,7 +38,7 @@ async def beats_of(name: str, within: timedelta | None) -> int:
             step.over.set()
 
     env.on_heartbeat = beat
-    inbound = HeartbeatInterceptor(["known"]).intercept_activity(step)
+    inbound = HeartbeatInterceptor(["known"], noted.append).intercept_activity(step)
 
     async def run() -> Any:
         if name != "known" or within is None:
@@ -46,6 +46,7 @@ async def beats_of(name: str, within: timedelta | None) -> int:
         return await inbound.execute_activity(ExecuteActivityInput(run, [], None, {}))
 
     assert await env.run(run) == "done"
+    assert [info.activity_type for info in noted] == [name]
     return len(beats)
 
 
@@ -61,7 +62,7 @@ async def test_only_steps_that_do_not_beat_themselves_are_beaten_for(
 
 async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() -> None:
     """Its heartbeat waits for the event loop, as the SDK does it, and so must not be called there."""
-    env, step, loop = ActivityEnvironment(), Step(), asyncio.get_running_loop()
+    env, step, loop, noted = ActivityEnvironment(), Step(), asyncio.get_running_loop(), list[Any]()
     env.info = replace(env.info, activity_type="known", heartbeat_timeout=timedelta(seconds=0.03))
 
     called_in = list[int]()
@@ -71,7 +72,7 @@ async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() ->
         loop.call_soon_threadsafe(step.over.set)
 
     env.on_heartbeat = beat
-    inbound = HeartbeatInterceptor(["known"]).intercept_activity(step)
+    inbound = HeartbeatInterceptor(["known"], noted.append).intercept_activity(step)
 
     async def run() -> Any:
         return await inbound.execute_activity(ExecuteActivityInput(lambda: "done", [], None, {}))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from crawler_lifecycle.worker.polling import Polling, WorkflowSlots
+from crawler_lifecycle.worker import polling
+from crawler_lifecycle.worker.polling import Lag, Polling, WorkflowSlots
+
+NOW = datetime.now(UTC)
 
 
 def polls(sticky: bool) -> Any:
@@ -22,7 +26,7 @@ def of(permit: Any) -> Any:
 
 
 async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
-    slots = WorkflowSlots(remembered=2, taken_up=1)
+    slots = WorkflowSlots(Lag(), remembered=2, taken_up=1)
     assert await slots.reserve_slot(polls(False))
     starts = [asyncio.create_task(slots.reserve_slot(polls(False))) for _ in range(50)]
     await asyncio.sleep(0)
@@ -38,8 +42,58 @@ async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
     await asyncio.gather(*starts, return_exceptions=True)
 
 
+def waited(seconds: float) -> Any:
+    """An activity that began so long after it was scheduled."""
+    return SimpleNamespace(started_time=NOW + timedelta(seconds=seconds), current_attempt_scheduled_time=NOW)
+
+
+async def pauses(lag: Lag, sticky: bool = False) -> bool:
+    """Whether the next poll for workflow tasks of this kind waits."""
+    poll = asyncio.create_task(WorkflowSlots(lag).reserve_slot(polls(sticky)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    paused = not poll.done()
+    poll.cancel()
+    await asyncio.gather(poll, return_exceptions=True)
+    return paused
+
+
+async def test_starts_pause_while_steps_wait_in_temporals_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "PACED_S", 3600.0)
+    lag = Lag()
+    assert not await pauses(lag)
+    for _ in range(40):
+        lag.note(waited(0.5))
+    assert await pauses(lag)
+    assert not await pauses(lag, sticky=True)
+    for _ in range(40):
+        lag.note(waited(0))  # with the answer to a step
+    assert await pauses(lag)
+    start = asyncio.create_task(WorkflowSlots(lag).reserve_slot(polls(False)))
+    await asyncio.sleep(0)
+    for _ in range(40):
+        lag.note(waited(0.01))
+    async with asyncio.timeout(60):
+        assert await start
+
+
+async def test_a_start_pauses_for_a_limited_time() -> None:
+    lag = Lag()
+    for _ in range(40):
+        lag.note(waited(0.5))
+    async with asyncio.timeout(60):
+        assert await WorkflowSlots(lag).reserve_slot(polls(False))
+
+
+async def test_what_waited_through_an_outage_is_soon_forgotten() -> None:
+    lag = Lag()
+    for seconds in [3600.0] * 40 + [0.01] * 40:
+        lag.note(waited(seconds))
+    assert not await pauses(lag)
+
+
 async def test_first_come_first_served() -> None:
-    slots = WorkflowSlots(remembered=1, taken_up=1)
+    slots = WorkflowSlots(Lag(), remembered=1, taken_up=1)
     held = await slots.reserve_slot(polls(True))
     served: list[int] = []
 
@@ -58,7 +112,7 @@ async def test_first_come_first_served() -> None:
 
 @pytest.mark.parametrize("handed_over", [False, True], ids=["before its turn", "at its turn"])
 async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> None:
-    slots = WorkflowSlots(remembered=1, taken_up=1)
+    slots = WorkflowSlots(Lag(), remembered=1, taken_up=1)
     held = await slots.reserve_slot(polls(True))
     waiting = asyncio.create_task(slots.reserve_slot(polls(True)))
     await asyncio.sleep(0)
@@ -75,7 +129,7 @@ async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> 
 
 async def test_slots_come_back_from_other_threads() -> None:
     """As from the SDK's own. All are used again and again, never more at once than there are, and none is lost."""
-    slots = WorkflowSlots(remembered=3, taken_up=1)
+    slots = WorkflowSlots(Lag(), remembered=3, taken_up=1)
     at_once, most, lock = 0, 0, threading.Lock()
 
     def work(permit: Any) -> None:

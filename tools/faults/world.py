@@ -42,7 +42,10 @@ SHORT_OURS = ("scheduler", "gateway-2", "worker-2")
 PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "gateway-2", "webhook")
 #: What of the machine's environment would be settings of ours.
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
-DYNAMIC = "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
+DYNAMIC = (
+    "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
+    "matching.priorityBacklogForwarding: [{value: false}]\n"
+)
 ARGS = {"seconds": "1", "how": "finished"}
 #: After a restore nobody waits a quarter of an hour for an audit, nor minutes for a starter that died with the past.
 AUDITS = {
