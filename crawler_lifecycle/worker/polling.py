@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 
 from temporalio import activity
@@ -213,84 +211,32 @@ class WorkflowSlots(CustomSlotSupplier):
 
     def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
         self._lag = lag
-        self._slots = {True: _Slots(remembered), False: _Slots(taken_up)}
+        self._slots = {True: asyncio.Semaphore(remembered), False: asyncio.Semaphore(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
         """Return a slot for the next poll, as soon as one is free."""
         if not ctx.is_sticky:
             await self._lag.over()
         slots = self._slots[ctx.is_sticky]
-        await slots.wait()
-        return _Permit(slots)
+        await slots.acquire()
+        return _Permit(slots, asyncio.get_running_loop())
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
-        """Return a slot for a task that Temporal sends with another answer; ``None`` if none is free."""
-        slots = self._slots[ctx.is_sticky]
-        return _Permit(slots) if slots.take() else None
+        """Return ``None``: nobody starts workflows that begin with the answer to the start."""
+        return None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
         """Do nothing: a slot is already taken when it is reserved."""
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
-        """Give the slot back."""
+        """Give the slot back. The SDK calls this in its own threads, the last time perhaps after the loop's end."""
         if isinstance(ctx.permit, _Permit):
-            ctx.permit.slots.give()
-
-
-class _Slots:
-    """A fair semaphore of ``size`` slots. It is thread-safe, because the SDK returns slots in its own threads."""
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Take a slot now; ``False`` if none is free."""
-        with self._lock:
-            taken = self._free > 0
-            self._free -= taken
-            return taken
-
-    async def wait(self) -> None:
-        """Take a slot as soon as one is free."""
-        turn = asyncio.get_running_loop().create_future()
-        with self._lock:
-            self._waiting.append(turn)
-        self._serve()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            with self._lock:
-                waits = turn in self._waiting
-                if waits:
-                    self._waiting.remove(turn)
-            if not waits:
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """Give a slot back."""
-        with self._lock:
-            self._free += 1
-        self._serve()
-
-    def _serve(self) -> None:
-        with self._lock:
-            if not (self._free and self._waiting):
-                return
-            self._free -= 1
-            turn = self._waiting.popleft()
-        turn.get_loop().call_soon_threadsafe(_served, turn)
-
-
-def _served(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # a waiter that was cancelled gives the slot back itself
-        turn.set_result(None)
+            with suppress(RuntimeError):  # the loop has ended: nobody waits for a slot
+                ctx.permit.loop.call_soon_threadsafe(ctx.permit.slots.release)
 
 
 class _Permit(SlotPermit):
-    """A taken slot, and the semaphore that it belongs to."""
+    """A taken slot: its semaphore, and the loop that waits for slots."""
 
-    def __init__(self, slots: _Slots) -> None:
-        self.slots = slots
+    def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
+        self.slots, self.loop = slots, loop

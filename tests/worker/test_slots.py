@@ -25,6 +25,22 @@ def of(permit: Any) -> Any:
     return SimpleNamespace(slot_info=None, permit=permit)
 
 
+async def waits(slots: WorkflowSlots, sticky: bool) -> bool:
+    """Whether the next poll for workflow tasks of this kind waits."""
+    poll = asyncio.create_task(slots.reserve_slot(polls(sticky)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    waited = not poll.done()
+    poll.cancel()
+    await asyncio.gather(poll, return_exceptions=True)
+    return waited
+
+
+async def pauses(lag: Lag, sticky: bool = False) -> bool:
+    """Whether the next poll waits although every slot is free."""
+    return await waits(WorkflowSlots(lag), sticky)
+
+
 async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
     slots = WorkflowSlots(Lag(), remembered=2, taken_up=1)
     assert await slots.reserve_slot(polls(False))
@@ -33,10 +49,10 @@ async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
     assert not any(start.done() for start in starts)
     async with asyncio.timeout(60):
         remembered = [await slots.reserve_slot(polls(True)) for _ in range(2)]
-    assert slots.try_reserve_slot(polls(True)) is None
-    assert slots.try_reserve_slot(polls(False)) is None
+    assert await waits(slots, sticky=True)
     slots.release_slot(of(remembered[0]))
-    assert slots.try_reserve_slot(polls(True)) is not None
+    async with asyncio.timeout(60):
+        assert await slots.reserve_slot(polls(True))
     for start in starts:
         start.cancel()
     await asyncio.gather(*starts, return_exceptions=True)
@@ -45,17 +61,6 @@ async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
 def waited(seconds: float) -> Any:
     """An activity that began so long after it was scheduled."""
     return SimpleNamespace(started_time=NOW + timedelta(seconds=seconds), current_attempt_scheduled_time=NOW)
-
-
-async def pauses(lag: Lag, sticky: bool = False) -> bool:
-    """Whether the next poll for workflow tasks of this kind waits."""
-    poll = asyncio.create_task(WorkflowSlots(lag).reserve_slot(polls(sticky)))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    paused = not poll.done()
-    poll.cancel()
-    await asyncio.gather(poll, return_exceptions=True)
-    return paused
 
 
 async def test_starts_pause_while_steps_wait_in_temporals_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +123,7 @@ async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> 
     await asyncio.sleep(0)
     if handed_over:
         slots.release_slot(of(held))
+        await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -148,7 +154,9 @@ async def test_slots_come_back_from_other_threads() -> None:
     async with asyncio.timeout(60):
         await asyncio.gather(*(lane() for _ in range(8)))
     assert 1 <= most <= 3
-    assert [slots.try_reserve_slot(polls(True)) is not None for _ in range(4)] == [True, True, True, False]
+    async with asyncio.timeout(60):
+        assert [await slots.reserve_slot(polls(True)) for _ in range(3)]
+    assert await waits(slots, sticky=True)
 
 
 @pytest.mark.asyncio
