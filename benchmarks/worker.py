@@ -98,7 +98,10 @@ class Telling:
 async def main(kind: str, address: str, folder: str) -> None:
     """Serve until SIGTERM."""
     from crawler_lifecycle.activities.shared import utc_now
+    from crawler_lifecycle.compose import ROLES
     from crawler_lifecycle.domain.task import Counters
+    from crawler_lifecycle.settings import WorkerSettings
+    from crawler_lifecycle.worker.polling import worker
     from tests.support.fakes.cluster import Behaviour
     from tests.support.lab import laboratory
     from tests.support.managing import manager_lab
@@ -110,7 +113,7 @@ async def main(kind: str, address: str, folder: str) -> None:
     async with AsyncExitStack() as stack:
         if kind == "bare":
             threads = stack.enter_context(ThreadPoolExecutor(8))
-            worker = Worker(
+            bare = Worker(
                 client,
                 task_queue=BARE_QUEUE,
                 workflows=[Bare, Beating],
@@ -118,10 +121,15 @@ async def main(kind: str, address: str, folder: str) -> None:
                 activity_executor=threads,
                 max_concurrent_activities=8,
             )
-            await stack.enter_async_context(worker)
+            await stack.enter_async_context(bare)
         else:
             database = f"sqlite:///{folder}/state.db" if kind in ("managers", "resting") else None
-            lab = await stack.enter_async_context(laboratory(client, Path(folder), clock=utc_now, database=database))
+            opened = laboratory(client, Path(folder), workers=False, clock=utc_now, database=database)
+            lab = await stack.enter_async_context(opened)
+            settings = WorkerSettings()
+            for role in ROLES:
+                threads = stack.enter_context(ThreadPoolExecutor(settings.threads))
+                await stack.enter_async_context(worker(client, role, lab.parts, settings, threads, None))
             executes = 3600.0 if kind in ("executing", "resting") else 0.0
             if database is not None:
                 manager_lab(lab)  # a crawler whose run is looked at without waiting

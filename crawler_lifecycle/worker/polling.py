@@ -22,10 +22,11 @@ from temporalio.worker import (
     Worker,
     WorkerDeploymentConfig,
     WorkerTuner,
+    WorkflowSlotInfo,
 )
 
 from crawler_lifecycle.compose import PLANS, ROLES, WEBHOOKS, Parts, activities_of, workflows_of
-from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
+from crawler_lifecycle.domain.names import LIFECYCLE_WORKFLOW, QUEUE_FUNCTIONS, functions_queue
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.settings import Settings, WorkerSettings
@@ -205,17 +206,17 @@ class WorkflowSlots(CustomSlotSupplier):
     All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it to another worker,
     behind all starts. With the SDK's hundred shared slots, a burst of starts fills them all, and a stop waits among
     them. With few shared slots, the starts occupy them, and a stop does not get one. With separate slots, starts
-    without a slot wait in Temporal's queue and delay no stop. For this the server must not send starts to the polls
-    for cached workflows (``matching.priorityBacklogForwarding``, docs/deployment.md).
+    without a slot wait in Temporal's queue and delay no stop. Temporal 1.32 also brings starts to polls for cached
+    workflows unless it is told not to (docs/deployment.md).
     """
 
     def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
-        self._lag = lag
+        self._lag, self._starting = lag, False
         self._slots = {True: asyncio.Semaphore(remembered), False: asyncio.Semaphore(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """Return a slot for the next poll, as soon as one is free."""
-        if not ctx.is_sticky:
+        """Return a slot for the next poll, as soon as one is free. After a run's first task, it may pause."""
+        if not ctx.is_sticky and self._starting:
             await self._lag.over()
         slots = self._slots[ctx.is_sticky]
         await slots.acquire()
@@ -226,7 +227,9 @@ class WorkflowSlots(CustomSlotSupplier):
         return None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """Do nothing: a slot is already taken when it is reserved."""
+        """Remember whether runs come from the shared queue now. Due times come before them, and are not paced."""
+        if isinstance(ctx.slot_info, WorkflowSlotInfo) and not ctx.slot_info.is_sticky:
+            self._starting = ctx.slot_info.workflow_type == LIFECYCLE_WORKFLOW
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
         """Give the slot back. The SDK calls this in its own threads, the last time perhaps after the loop's end."""

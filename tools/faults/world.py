@@ -44,7 +44,8 @@ PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
 DYNAMIC = (
     "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
-    "matching.priorityBacklogForwarding: [{value: false}]\n"
+    "matching.priorityBacklogForwarding: [{value: false, constraints: {taskQueueName: crawler-lifecycle}}]\n"
+    "worker.perNamespaceWorkerOptions: [{value: {MaxConcurrentWorkflowTaskPollers: 20}}]\n"
 )
 ARGS = {"seconds": "1", "how": "finished"}
 #: After a restore nobody waits a quarter of an hour for an audit, nor minutes for a starter that died with the past.

@@ -43,9 +43,6 @@ FAIR = "matching.enableFairness"
 #: A queue has four parts by default, and takes turns within each. New work goes into one of them; all are still read.
 WRITTEN_PARTS = "matching.numTaskqueueWritePartitions"
 
-#: Without it, polls for cached workflows also bring starts, past the worker's limit for them (``WorkflowSlots``).
-FORWARDING = "matching.priorityBacklogForwarding"
-
 #: The longest time between two tries of a failed workflow step. The server's default is 10 minutes. A blocked run could
 #: wait for this long after its repair.
 RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
@@ -117,7 +114,6 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
         words += ["--dynamic-config-value", f"{name}=5000"]
     words += ["--dynamic-config-value", "=".join(NOBODY)]
     words += ["--dynamic-config-value", f"{FAIR}=true", "--dynamic-config-value", f"{WRITTEN_PARTS}=1"]
-    words += ["--dynamic-config-value", f"{FORWARDING}=false"]
     words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3", "--dynamic-config-value", f'{RETRIED_WITHIN}="20s"']
     return words
 
