@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from crawler_lifecycle.domain import names
 from crawler_lifecycle.worker import polling
 from crawler_lifecycle.worker.polling import Lag, Polling, WorkflowSlots
 
@@ -21,8 +22,8 @@ def polls(sticky: bool) -> Any:
     return SimpleNamespace(slot_type="workflow", is_sticky=sticky)
 
 
-def of(permit: Any) -> Any:
-    return SimpleNamespace(slot_info=None, permit=permit)
+def of(permit: Any, info: Any = None) -> Any:
+    return SimpleNamespace(slot_info=info, permit=permit)
 
 
 async def waits(slots: WorkflowSlots, sticky: bool) -> bool:
@@ -36,9 +37,17 @@ async def waits(slots: WorkflowSlots, sticky: bool) -> bool:
     return waited
 
 
-async def pauses(lag: Lag, sticky: bool = False) -> bool:
+def after(kind: str, lag: Lag) -> WorkflowSlots:
+    """Slots of a worker whose shared queue brought a workflow of this kind last, and its cache then a run."""
+    slots = WorkflowSlots(lag)
+    for workflow_type, is_sticky in ((kind, False), (names.LIFECYCLE_WORKFLOW, True)):
+        slots.mark_slot_used(of(None, SimpleNamespace(workflow_type=workflow_type, is_sticky=is_sticky)))
+    return slots
+
+
+async def pauses(lag: Lag, sticky: bool = False, kind: str = names.LIFECYCLE_WORKFLOW) -> bool:
     """Whether the next poll waits although every slot is free."""
-    return await waits(WorkflowSlots(lag), sticky)
+    return await waits(after(kind, lag), sticky)
 
 
 async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
@@ -71,10 +80,11 @@ async def test_starts_pause_while_steps_wait_in_temporals_queue(monkeypatch: pyt
         lag.note(waited(0.5))
     assert await pauses(lag)
     assert not await pauses(lag, sticky=True)
+    assert not await pauses(lag, kind=names.DUE_WORKFLOW)
     for _ in range(40):
         lag.note(waited(0))  # with the answer to a step
     assert await pauses(lag)
-    start = asyncio.create_task(WorkflowSlots(lag).reserve_slot(polls(False)))
+    start = asyncio.create_task(after(names.LIFECYCLE_WORKFLOW, lag).reserve_slot(polls(False)))
     await asyncio.sleep(0)
     for _ in range(40):
         lag.note(waited(0.01))
@@ -87,7 +97,7 @@ async def test_a_start_pauses_for_a_limited_time() -> None:
     for _ in range(40):
         lag.note(waited(0.5))
     async with asyncio.timeout(60):
-        assert await WorkflowSlots(lag).reserve_slot(polls(False))
+        assert await after(names.LIFECYCLE_WORKFLOW, lag).reserve_slot(polls(False))
 
 
 async def test_what_waited_through_an_outage_is_soon_forgotten() -> None:
