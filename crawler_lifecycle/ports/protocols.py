@@ -45,7 +45,10 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     """The workflows in Temporal: queries, starts, signals and ends. All methods raise ``TemporalUnavailable``."""
 
     def has_begun(self, workflow_id: str) -> None:
-        """Let further steps of this workflow come before the first steps of others, where the server can do so."""
+        """Let further steps of this workflow come before the first steps of others, if the server can.
+
+        Raises nothing.
+        """
 
     def is_open(self, owner: Owner) -> bool:
         """Return whether the chain of executions that began with ``owner.first_run_id`` is still open."""

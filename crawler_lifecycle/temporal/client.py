@@ -256,13 +256,16 @@ class Workflows:
         return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id, **_WAKING))
 
     async def has_begun(self, workflow_id: str) -> None:
-        """Give the further steps of this workflow the highest priority, if the server can."""
-        async with self.asking() as client:
-            order = api.UpdateWorkflowExecutionOptionsRequest(namespace=client.namespace)
-            order.workflow_execution.workflow_id = workflow_id
-            order.workflow_execution_options.priority.priority_key = 1
-            order.update_mask.paths.append("priority.priority_key")
-            with suppress(RPCError):  # closed, an older server, a forbidden call: every step is done, only later
+        """Give the further steps of this workflow the highest priority, if the server can. Raises nothing.
+
+        A closed workflow, an older server, a forbidden or a lost call: every step is done, only later in a burst.
+        """
+        with suppress(TemporalUnavailable):
+            async with self.asking() as client:
+                order = api.UpdateWorkflowExecutionOptionsRequest(namespace=client.namespace)
+                order.workflow_execution.workflow_id = workflow_id
+                order.workflow_execution_options.priority.priority_key = 1
+                order.update_mask.paths.append("priority.priority_key")
                 await client.workflow_service.update_workflow_execution_options(order)
 
     # --- signal and end ------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
@@ -11,6 +13,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.answering import Answering, leaves
+
+FIRST_ONLY = "priority.priority_key"
 
 
 class _Service:
@@ -76,3 +80,14 @@ async def test_a_hanging_server_and_a_refusing_one_are_unavailable() -> None:
     late = await _late(RPCError("Namespace default is not found.", RPCStatusCode.NOT_FOUND, b""))
     with pytest.raises(TemporalUnavailable, match="NOT_FOUND"):
         await late.ping()
+
+
+async def test_a_run_begins_also_where_its_steps_cannot_be_put_first() -> None:
+    """As the call is lost, forbidden, or unknown to an older server."""
+    await Workflows().has_begun("crawl/books/1")
+    for answer in (RPCError("unknown field", RPCStatusCode.INVALID_ARGUMENT, b""), TimeoutError()):
+        service = SimpleNamespace(update_workflow_execution_options=AsyncMock(side_effect=answer))
+        client = cast(Any, SimpleNamespace(namespace="default", workflow_service=service))
+        await Workflows(client).has_begun("crawl/books/1")
+        [[order], _] = service.update_workflow_execution_options.call_args
+        assert (order.workflow_execution.workflow_id, order.update_mask.paths) == ("crawl/books/1", [FIRST_ONLY])
