@@ -181,13 +181,16 @@ class Spool:
             end=_end(end, _read(folder / "summary.json") or {}) if phase is Phase.ENDED else None,
         )
 
-    def _phase(self, folder: Path, alive: Collection[str]) -> tuple[Phase, dict[str, Any]]:
+    def _phase(self, folder: Path, alive: Collection[str], again: bool = True) -> tuple[Phase, dict[str, Any]]:
         """How far a task has come, and its end where it has one; ``alive`` was asked before."""
         if (end := _read(folder / keeper.END)) is not None:
             return Phase.ENDED, end
         if str(folder) in alive:
             return (Phase.EXECUTING if (folder / keeper.STARTED).exists() else Phase.WAITING), {}
-        return (Phase.GONE if (folder / keeper.BEGUN).exists() else Phase.ABSENT), {}
+        if not (folder / keeper.BEGUN).exists():
+            return Phase.ABSENT, {}
+        # It may have begun after ``alive`` was asked.
+        return self._phase(folder, _processes(), False) if again else (Phase.GONE, {})
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         found = []
