@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_bench import wait_until
-from tests.contracts.observer.observer_harness import RUN, Harness, Told
+from tests.contracts.observer.observer_harness import RUN, Harness, SpoolHarness, Told
 
 OVER = (Phase.ENDED, Phase.GONE)
 
@@ -104,3 +106,13 @@ def test_it_ends_when_it_is_over_and_before_it_began(harness: Harness) -> None:
     observer = harness.observer()
     observer.watch(lambda run_id, at: None, over)
     assert not observer.health().up
+
+
+def test_a_spooled_task_that_began_after_the_processes_were_listed_is_not_gone(tmp_path: Path) -> None:
+    harness = SpoolHarness(tmp_path)
+    with closing(harness):
+        harness.start()
+        harness.until(Phase.EXECUTING)
+        assert harness._spool._phase(harness._folder(0), alive=())[0] is Phase.EXECUTING
+        harness.slay()
+        assert harness._spool._phase(harness._folder(0), alive=())[0] is Phase.GONE
