@@ -17,7 +17,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 import sqlalchemy as sa
 from temporalio.client import Client
 
+from benchmarks.worker import production_workers
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.cli.exits import leave
 from crawler_lifecycle.domain import names
@@ -35,7 +35,6 @@ from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.settings import WorkerSettings
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.temporal.plugin import plugin
-from crawler_lifecycle.worker.polling import worker
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 
@@ -55,9 +54,7 @@ async def main(address: str, folder: str, runs: str, cache: str) -> None:
         lab = await stack.enter_async_context(laboratory(client, place, clock=utc_now, workers=False, database=url))
         lab.cluster.behaviour = Behaviour(executes=36000.0, counters=Counters(1, 1, 0))
         _telling(lab, place)
-        for role in ROLES:
-            threads = stack.enter_context(ThreadPoolExecutor(settings.threads))
-            await stack.enter_async_context(worker(client, role, lab.parts, settings, threads, None))
+        await production_workers(stack, lab, ROLES, settings)
         seeded = _copies(lab, url, await _one(client), int(runs))
         (place / "seeded.json").write_text(json.dumps(seeded))
         print("ready", flush=True)

@@ -14,10 +14,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from temporalio import activity, workflow
 from temporalio.client import Client
@@ -26,6 +28,10 @@ from temporalio.worker import Worker
 with workflow.unsafe.imports_passed_through():  # the bare workflow needs none of it
     from crawler_lifecycle.cli.exits import leave
     from crawler_lifecycle.temporal.plugin import plugin
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.settings import WorkerSettings
+    from tests.support.lab import Lab
 
 BARE_QUEUE = "benchmark-bare"
 
@@ -95,13 +101,21 @@ class Telling:
         os.write(self._log, f"stop {number} {time.time()} {time.process_time()}\n".encode())
 
 
+async def production_workers(stack: AsyncExitStack, lab: Lab, roles: Sequence[str], settings: WorkerSettings) -> None:
+    """Poll the queues of these roles with the workers of production."""
+    from crawler_lifecycle.worker.polling import worker
+
+    for role in roles:
+        threads = stack.enter_context(ThreadPoolExecutor(settings.threads))
+        await stack.enter_async_context(worker(lab.client, role, lab.parts, settings, threads, None))
+
+
 async def main(kind: str, address: str, folder: str) -> None:
     """Serve until SIGTERM."""
     from crawler_lifecycle.activities.shared import utc_now
     from crawler_lifecycle.compose import ROLES
     from crawler_lifecycle.domain.task import Counters
     from crawler_lifecycle.settings import WorkerSettings
-    from crawler_lifecycle.worker.polling import worker
     from tests.support.fakes.cluster import Behaviour
     from tests.support.lab import laboratory
     from tests.support.managing import manager_lab
@@ -126,10 +140,7 @@ async def main(kind: str, address: str, folder: str) -> None:
             database = f"sqlite:///{folder}/state.db" if kind in ("managers", "resting") else None
             opened = laboratory(client, Path(folder), workers=False, clock=utc_now, database=database)
             lab = await stack.enter_async_context(opened)
-            settings = WorkerSettings()
-            for role in ROLES:
-                threads = stack.enter_context(ThreadPoolExecutor(settings.threads))
-                await stack.enter_async_context(worker(client, role, lab.parts, settings, threads, None))
+            await production_workers(stack, lab, tuple(ROLES), WorkerSettings())
             executes = 3600.0 if kind in ("executing", "resting") else 0.0
             if database is not None:
                 manager_lab(lab)  # a crawler whose run is looked at without waiting

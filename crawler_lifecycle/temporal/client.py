@@ -41,6 +41,7 @@ from crawler_lifecycle.ports.schedules import DueOrder
 from crawler_lifecycle.ports.webhooks import WebhookOrder
 from crawler_lifecycle.workflows.audit import AuditOrder
 from crawler_lifecycle.workflows.exports import ExportOrder
+from crawler_lifecycle.workflows.policies import FIRST
 
 from .errors import allowing, answering
 from .operator.task_queues import Queue, describe_queues
@@ -55,7 +56,7 @@ RETRY_S = (0.2, 5.0)
 
 #: The highest priority, of workflows that continue and of due times. Outside of their worker's cache, their steps come
 #: before the first steps of runs. A stop would otherwise wait for all starts after the death of a worker.
-FIRST = Priority(priority_key=1)
+GOES_FIRST = Priority(priority_key=FIRST)
 #: States of open workflows. A paused one may still act when it is resumed.
 _OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
@@ -232,7 +233,7 @@ class Workflows:
         *,
         task_queue: str = names.QUEUE_MAIN,
         conflict: WorkflowIDConflictPolicy = WorkflowIDConflictPolicy.USE_EXISTING,
-        priority: Priority = FIRST,
+        priority: Priority = GOES_FIRST,
         **options: Any,
     ) -> WorkflowHandle[Any, Any]:
         async with self.asking() as client:
@@ -264,7 +265,7 @@ class Workflows:
             async with self.asking() as client:
                 order = api.UpdateWorkflowExecutionOptionsRequest(namespace=client.namespace)
                 order.workflow_execution.workflow_id = workflow_id
-                order.workflow_execution_options.priority.priority_key = 1
+                order.workflow_execution_options.priority.priority_key = FIRST
                 order.update_mask.paths.append("priority.priority_key")
                 await client.workflow_service.update_workflow_execution_options(order)
 

@@ -45,7 +45,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.schedules.calendar import Calendar
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id, temporal_schedule_id
 from crawler_lifecycle.ports.schedules import DueOrder, ScheduleRow
-from crawler_lifecycle.temporal.client import AUDIT_LIFE, FIRST, Workflows
+from crawler_lifecycle.temporal.client import AUDIT_LIFE, GOES_FIRST, Workflows
 from crawler_lifecycle.temporal.errors import allowing
 from crawler_lifecycle.workflows.audit import AuditOrder
 
@@ -107,7 +107,7 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
     order = DueOrder(row.name, revision=row.revision)
     wanted = Schedule(
         action=ScheduleActionStartWorkflow(
-            names.DUE_WORKFLOW, order, id=due_workflow_id(row.name), task_queue=names.QUEUE_MAIN, priority=FIRST
+            names.DUE_WORKFLOW, order, id=due_workflow_id(row.name), task_queue=names.QUEUE_MAIN, priority=GOES_FIRST
         ),
         spec=temporal_spec(spec, now),
         # Temporal allows every overlap. The database decides about overlaps of runs, because the workflow of a due

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from crawler_lifecycle.temporal.client import FIRST
 from crawler_lifecycle.workflows import policies
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, start_workers
@@ -61,6 +60,6 @@ async def test_steps_of_a_run_that_has_begun_come_before_starts(real_lab: Lab) -
     run = await real_lab.start(BOOKS)
     await real_lab.until(lambda: seen_at(real_lab, run) is not None)
     found = (await run.describe()).raw_description.workflow_execution_info
-    assert found.priority.priority_key == FIRST.priority_key < policies.TURN
+    assert found.priority.priority_key == policies.FIRST < policies.TURN
     await run.signal("stop")
     assert (await real_lab.ended(run)).outcome == "cancelled"

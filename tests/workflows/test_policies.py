@@ -9,8 +9,9 @@ from crawler_lifecycle.workflows.policies import config
 def _turn(name: str, queue: str) -> int:
     options = config(name)
     assert options["task_queue"] == queue, name
-    priority = options.get("priority")
-    return 3 if priority is None else priority.priority_key or 3
+    turn = options["priority"].priority_key
+    assert turn is not None, name  # it would be the workflow's
+    return turn
 
 
 def test_a_stop_comes_before_a_look_and_a_look_before_a_start() -> None:
