@@ -291,7 +291,7 @@ class LostRun:
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
-    """The least number of tasks that the run has, including tasks without any trace."""
+    """The number of tasks that its workflow counted last; 0 if it counted after the loss. Records may say more."""
     stop: StopIntent | None = None
 
 

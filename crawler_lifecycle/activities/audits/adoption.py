@@ -116,8 +116,6 @@ class Adoption:
                 "neither a workflow nor the cluster has its request; end it with crawlctl audit --end-unknown"
             )
         owner = Owner(workflow.workflow_id, workflow.first_run_id) if workflow is not None else _owner(record, run)
-        # A workflow that counted after the loss found no task. One that got more tasks since knows of more.
-        total = max(total, _number(record.get("tasks")))
         return LostRun(run, attempt, request_id, request, multi, owner, tasks, self._cluster.kind, total, stop)
 
 
@@ -137,7 +135,3 @@ def _owner(record: Mapping[str, object], run: RunRef) -> Owner:
         (owner.get("workflow_id"), owner.get("first_run_id")) if isinstance(owner, Mapping) else ("", "")
     )
     return Owner(str(workflow_id or f"lost/{run}")[:1000], str(first or run.uid)[:64])
-
-
-def _number(value: object) -> int:
-    return min(value, names.TASKS_PER_RUN_MAX) if isinstance(value, int) and value > 0 else 0

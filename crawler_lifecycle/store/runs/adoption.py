@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain.audits.adoption import FORGOTTEN
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.names import REQUEST_ID_MAX
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
@@ -44,13 +44,10 @@ class AdoptionStore(RunPart):
             _check_free(conn, lost.tasks)
             now = self._clock()
             conn.execute(insert(run_history).values(**_row(conn, lost, now)))
-            tags = distinct_tags(lost.request.tags)
-            if tags:
-                conn.execute(
-                    insert(run_tag), [{"tag": tag, "run_id": number, "project": lost.request.project} for tag in tags]
-                )
+            tags, project = distinct_tags(lost.request.tags), lost.request.project
+            insert_mappings(conn, run_tag, [{"tag": tag, "run_id": number, "project": project} for tag in tags])
             unit = Unit(conn, read_run(conn, number, lock=True), now, told=self._told)
-            self._insert_tasks(unit, lost)
+            self._insert_tasks(unit, lost, lost.tasks, set())
             evidence = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}
             unit.note_transition(None, RunStatus(unit.run["status"]), "sweep", evidence)
             unit.announce()
@@ -58,7 +55,7 @@ class AdoptionStore(RunPart):
         return run_row(unit.run)
 
     def _complete(self, conn: Connection, lost: LostRun) -> RunRow:
-        """Insert tasks that the existing run lacks, and return its row."""
+        """Insert tasks that the existing run lacks, and return its row. Tasks of a later attempt are left out."""
         t, run = task_history.c, read_run(conn, lost.run.run_id, lock=True)
         known = set(conn.execute(select(t.task_index).where(t.run_id == lost.run.run_id)).scalars())
         more = [one for one in lost.tasks if one.index not in known and run_attempt_of(one) <= run["attempt"]]
@@ -67,38 +64,43 @@ class AdoptionStore(RunPart):
             cure = f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl audit --end-unknown"
             raise NotInThisState(f"run {unit.run_id} of these tasks is {unit.status} in the restored database; {cure}")
         _check_free(conn, more)
-        insert_mappings(conn, task_history, [_task(lost, one, unit.now) for one in more])
         if more:
+            self._insert_tasks(unit, lost, more, known)
             unit.update_run(multi=lost.multi)
             unit.changed = True
             unit.announce()
         return run_row(unit.run)
 
     @staticmethod
-    def _insert_tasks(unit: Unit, lost: LostRun) -> None:
-        rows = [_task(lost, one, unit.now) for one in lost.tasks]
-        known = {one.index for one in lost.tasks}
-        most = max([lost.total, *(index + 1 for index in known)]) if lost.multi else 1
-        gone = [_forgotten(lost, index, unit.now) for index in range(most) if index not in known]
-        insert_mappings(unit.conn, task_history, rows)
-        insert_mappings(unit.conn, task_history, gone)
+    def _insert_tasks(unit: Unit, lost: LostRun, tasks: Sequence[TaskRecord], known: Set[int]) -> None:
+        """Insert these tasks, and as LOST each other one that the run has, by its records, beside the ``known``."""
+        known = known | {one.index for one in tasks}
+        counted = (lost.total, *(_tasks_counted(one) for one in tasks), *(index + 1 for index in known))
+        gone = [index for index in range(max(counted) if lost.multi else 1) if index not in known]
+        insert_mappings(unit.conn, task_history, [_task(lost, one, unit.now) for one in tasks])
+        insert_mappings(unit.conn, task_history, [_forgotten(lost, index, unit.now) for index in gone])
         t = task_history.c
-        added = select(t.task_id, t.attempt, t.status).where(t.run_id == unit.run_id)
+        query = select(t.task_id, t.attempt, t.status).where(t.run_id == unit.run_id)
         changes = [
             {
                 "run_id": unit.run_id,
-                "task_id": task_id,
-                "attempt": attempt,
+                "task_id": one["task_id"],
+                "attempt": one["attempt"],
                 "from_status": None,
-                "to_status": status,
+                "to_status": one["status"],
                 "committed_at": unit.now,
                 "source": "sweep",
                 "evidence": {"adopted": True},
             }
-            for task_id, attempt, status in unit.conn.execute(added)
-            if status == TaskStatus.LOST
+            for one in rows_in(unit.conn, query, t.task_index, gone)
         ]
         insert_mappings(unit.conn, status_transition, changes)
+
+
+def _tasks_counted(task: TaskRecord) -> int:
+    """Return how many tasks the run had when this one was deployed, as its record says; 0 if that is not readable."""
+    said = task.record.get("tasks")
+    return min(said, TASKS_PER_RUN_MAX) if type(said) is int and said > 0 else 0
 
 
 def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:

@@ -84,10 +84,17 @@ def test_what_an_older_row_does_not_know_of_its_tasks_is_added(world: World) -> 
     assert row.multi
     expected = {0: "PENDING", 1: "PENDING"}
     assert {t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)} == expected
+    later = replace(record(row.run_id, 3), record={"tasks": 6, "attempt": 1})
+    resumed = replace(record(row.run_id, 9), attempt=2, record={"tasks": 99, "attempt": 2})
+    for tasks in ([*run.tasks, later, resumed], [*run.tasks, later]):
+        world.store.adoption.adopt_run(replace(run, tasks=tasks))
+        statuses = {t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)}
+        assert statuses == {**expected, 2: "LOST", 3: "PENDING", 4: "LOST", 5: "LOST"}, "what was queued too"
+        assert len([t for t in world.store.runs.transitions(row.run_id) if t.to_status == "LOST"]) == 3
     fence = Fence(row.run_id, 1, OWNER.first_run_id, UID)
     world.finish(fence)
     with pytest.raises(NotInThisState, match="crawlctl resume"):
-        world.store.adoption.adopt_run(replace(run, tasks=[*run.tasks, record(row.run_id, 2)]))
+        world.store.adoption.adopt_run(replace(run, tasks=[*run.tasks, record(row.run_id, 6)]))
 
 
 # --- numbers
