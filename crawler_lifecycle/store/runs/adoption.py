@@ -23,6 +23,9 @@ from .rows import distinct_tags, request_hash, run_row, work_hash
 from .tables import run_history, run_tag, status_transition, task_history
 from .unit import RunPart, Unit, read_run
 
+#: The cure for what cannot be taken up again.
+END_IT = "end this one: crawlctl audit --end-unknown"
+
 
 class AdoptionStore(RunPart):
     """The insertion of runs that still execute but whose rows the database has lost."""
@@ -31,15 +34,15 @@ class AdoptionStore(RunPart):
         """Insert a lost run again, with its number and uid, and with its tasks. The next look finds their states.
 
         A task without any trace becomes LOST. A second call returns the existing row, with missing tasks added. Raises
-        ``NotInThisState`` when the number of the run or of one of its tasks belongs to another run or task now.
+        ``NotInThisState`` when the number of the run or of one of its tasks belongs to another run or task now, or when
+        the existing row cannot have the tasks: the run has ended, or a task has a later attempt.
         """
         r, number = run_history.c, lost.run.run_id
         with self._db.writing() as conn:
             there = conn.execute(select(r.run_uid).where(r.run_id == number)).scalar_one_or_none()
             if there is not None:
                 if not lost.run.owns(there):
-                    cure = "end this one: crawlctl audit --end-unknown"
-                    raise NotInThisState(f"the number {number} belongs to another run now; {cure}")
+                    raise NotInThisState(f"the number {number} belongs to another run now; {END_IT}")
                 return self._complete(conn, lost)
             _check_free(conn, lost.tasks)
             now = self._clock()
@@ -55,11 +58,16 @@ class AdoptionStore(RunPart):
         return run_row(unit.run)
 
     def _complete(self, conn: Connection, lost: LostRun) -> RunRow:
-        """Insert tasks that the existing run lacks, and return its row. Tasks of a later attempt are left out."""
+        """Insert tasks that the existing run lacks, and return its row."""
         t, run = task_history.c, read_run(conn, lost.run.run_id, lock=True)
-        known = set(conn.execute(select(t.task_index).where(t.run_id == lost.run.run_id)).scalars())
+        there = {tuple(r) for r in conn.execute(select(t.task_index, t.attempt).where(t.run_id == lost.run.run_id))}
+        known = {index for index, _ in there}
         more = [one for one in lost.tasks if one.index not in known and run_attempt_of(one) <= run["attempt"]]
         unit = Unit(conn, run, self._clock(), told=self._told)
+        later = [one for one in lost.tasks if (one.index, one.attempt) not in there]
+        if later and not more:  # a resume or a retry since the copy, which believes that the attempt before is alive
+            what = f"attempt {later[0].attempt} of task {later[0].index}"
+            raise NotInThisState(f"the restored database lacks {what} of run {unit.run_id}; {END_IT}")
         if more and unit.status.terminal:
             cure = f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl audit --end-unknown"
             raise NotInThisState(f"run {unit.run_id} of these tasks is {unit.status} in the restored database; {cure}")
@@ -80,20 +88,9 @@ class AdoptionStore(RunPart):
         insert_mappings(unit.conn, task_history, [_task(lost, one, unit.now) for one in tasks])
         insert_mappings(unit.conn, task_history, [_forgotten(lost, index, unit.now) for index in gone])
         t = task_history.c
-        query = select(t.task_id, t.attempt, t.status).where(t.run_id == unit.run_id)
-        changes = [
-            {
-                "run_id": unit.run_id,
-                "task_id": one["task_id"],
-                "attempt": one["attempt"],
-                "from_status": None,
-                "to_status": one["status"],
-                "committed_at": unit.now,
-                "source": "sweep",
-                "evidence": {"adopted": True},
-            }
-            for one in rows_in(unit.conn, query, t.task_index, gone)
-        ]
+        added = select(t.run_id, t.task_id, t.attempt, t.status.label("to_status")).where(t.run_id == unit.run_id)
+        told = {"committed_at": unit.now, "source": "sweep", "evidence": {"adopted": True}}
+        changes = [{**one, **told} for one in rows_in(unit.conn, added, t.task_index, gone)]
         insert_mappings(unit.conn, status_transition, changes)
 
 
@@ -109,7 +106,7 @@ def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
     if taken:
         raise NotInThisState(
             f"the number {taken[0]['task_id']} of one of its tasks belongs to a task of run {taken[0]['run_id']} now; "
-            "end this one: crawlctl audit --end-unknown"
+            + END_IT
         )
 
 

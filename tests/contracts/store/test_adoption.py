@@ -91,6 +91,9 @@ def test_what_an_older_row_does_not_know_of_its_tasks_is_added(world: World) -> 
         statuses = {t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)}
         assert statuses == {**expected, 2: "LOST", 3: "PENDING", 4: "LOST", 5: "LOST"}, "what was queued too"
         assert len([t for t in world.store.runs.transitions(row.run_id) if t.to_status == "LOST"]) == 3
+    for one in (resumed, replace(run.tasks[0], attempt=2)):
+        with pytest.raises(NotInThisState, match=f"lacks attempt 2 of task {one.index} of run .*--end-unknown"):
+            world.store.adoption.adopt_run(replace(run, tasks=[*run.tasks, one]))
     fence = Fence(row.run_id, 1, OWNER.first_run_id, UID)
     world.finish(fence)
     with pytest.raises(NotInThisState, match="crawlctl resume"):
