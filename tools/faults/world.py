@@ -34,7 +34,7 @@ from tools.faults.parts import HTTP, Part, Proxies, answers, listens, pids
 ROOT, SOAK = Path(__file__).resolve().parents[2], Path(__file__).resolve().parents[1] / "soak"
 PG = Path("/usr/lib/postgresql/15/bin")
 #: The disk on which the tasks' folders lie.
-DISK = "96m"
+DISK = "512m"
 SLOTS = 12
 OURS = ("scheduler", "gateway-1", "gateway-2", "worker-1", "worker-2")
 #: In a short play each is there once, which halves what it costs: two of a kind are what ``make faults`` is for.

@@ -198,7 +198,7 @@ class Launcher:
             raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
         if answer not in (supervisor.TOOK_CHARGE, supervisor.NOT_NEEDED):
             said = files.held(str(folder)).read(SUPERVISOR_LOG, files.FILE_MAX) or b""
-            words = said.decode("utf-8", "replace")[-500:]
+            words = said.decode("utf-8", "replace")[-500:] or f"its log is empty; is the disk of {self.state} full?"
             raise ClusterUnavailable(f"the supervisor did not start (exit {answer}): {words}")
 
     # --- what to run

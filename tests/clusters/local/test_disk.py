@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from crawler_lifecycle.clusters.local.folders.folder import EndReserve
+from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import TaskStatus, read_end
 from tests.clusters.local.local_bench import Bench
 from tests.support.disks import small_disk
@@ -42,6 +45,14 @@ def test_a_full_disk_keeps_the_evidence(tmp_path: Path) -> None:
         finally:
             (bench.folder() / "files/pages").unlink(missing_ok=True)
             bench.close()
+
+
+def test_a_supervisor_that_cannot_say_why_it_did_not_start(tmp_path: Path) -> None:
+    """On a full disk it cannot write its log either."""
+    bench = Bench(tmp_path, cgroup_setting="off", python="/bin/false")
+    with pytest.raises(ClusterUnavailable, match=f"exit 1.*is the disk of {bench.state} full"):
+        bench.deploy("pass")
+    bench.close()
 
 
 def test_room_that_somebody_took_away_or_replaced_is_never_written_to(tmp_path: Path) -> None:
