@@ -35,6 +35,18 @@ def test_a_deployment_adopts_nothing(harness: Harness) -> None:
     assert harness.look().phase is Phase.EXECUTING
 
 
+def test_a_task_whose_row_came_again_goes_on_under_another_number(harness: Harness) -> None:
+    """The restored database lost the row of a next try, and has made another one."""
+    [before] = harness.deploy()
+    harness.until(Phase.EXECUTING)
+    given = harness.deployment()
+    again = replace(given, tasks=[replace(given.tasks[0], task_id=4711)])
+    [answer] = harness.cluster.deploy(again, harness.crawler(LONG))
+    assert (answer.state, answer.uid) == ("existing", before.uid), answer
+    [seen] = harness.cluster.look(OURS, [replace(harness.ref(), task_id=4711, uid=answer.uid)]).observations
+    assert (seen.phase, seen.uid) == (Phase.EXECUTING, before.uid)
+
+
 def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()

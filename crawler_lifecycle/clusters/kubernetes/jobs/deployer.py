@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, Refused, TooLate
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
-from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of
+from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of, task_id_of
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import may_execute_again
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
@@ -48,7 +48,8 @@ class _Ours:
     run: RunRef
     name: str
     labels: Mapping[str, str]
-    spec_hash: str
+    hash_as: Callable[[int], str]
+    """Returns the hash of its request, if the row of the task has this number."""
 
 
 class _Answered(Exception):
@@ -149,7 +150,10 @@ class KubernetesDeployer:
         given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
-        ours = _Ours(deployment.run, name, identity_of(deployment, crawler, task), spec_hash(deployment, crawler, task))
+        identity = identity_of(deployment, crawler, task)
+        ours = _Ours(
+            deployment.run, name, identity, lambda row: spec_hash(deployment, crawler, replace(task, task_id=row))
+        )
 
         def wanted() -> Mapping[str, Any]:
             return job_for(
@@ -211,16 +215,14 @@ class KubernetesDeployer:
                 if not error.effect_unknown:
                     raise
                 unanswered = error
-            found = find_job(self._api, ours.name)
-            if found is not None:
+            if (found := find_job(self._api, ours.name)) is not None:
                 self._check_ours(found, ours)
                 return found, "existing"
         raise unanswered or ClusterUnavailable(f"the name of the Job {ours.name} is in use and then free, repeatedly")
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
         """Return the Job that an earlier try created, perhaps in another replica. Raises ``otherwise`` without one."""
-        found = find_job(self._api, ours.name)
-        if found is None:
+        if (found := find_job(self._api, ours.name)) is None:
             raise otherwise
         self._check_ours(found, ours)
         return found
@@ -228,12 +230,14 @@ class KubernetesDeployer:
     def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raise ``_Answered`` for a Job that does not belong to this deployment.
 
-        The hash covers run, task and request, so a Job is still ours after a manual edit of its labels. A Job that is
-        being deleted is ours too: its pod may execute for its whole grace, and later looks judge its end. If we waited
-        for its end, the same attempt would be deployed twice.
+        The hash covers run, task and request, so a Job is still ours after a manual edit of its labels. So is the same
+        task under another number: a restored database lost its row, and made another. A Job that is being deleted is
+        ours too: its pod may execute for its whole grace, and later looks judge its end. If we waited for its end, the
+        same attempt would be deployed twice.
         """
         meta = found.metadata
-        same, settled = meta.annotations.get(labels.SPEC_HASH) == ours.spec_hash, labels.SETTLED in meta.labels
+        hashes = map(ours.hash_as, (int(ours.labels[labels.TASK_ID]), task_id_of(meta) or 0))
+        same, settled = meta.annotations.get(labels.SPEC_HASH, "") in hashes, labels.SETTLED in meta.labels
         if same and not settled:
             return
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
@@ -307,9 +311,7 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
         other = decode(Job, api.post(api.jobs_path(), job, dry_run=True)).other_controller
     except Refused:
         return None
-    if other is None:
-        return None
-    return (
+    return other and (
         f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where we cannot follow "
         "them; give the crawler a queue without MultiKueue (kubernetes.queue)"
     )
