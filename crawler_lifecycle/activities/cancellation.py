@@ -152,8 +152,8 @@ class StopPass:
         self._marked_at = time.monotonic()
 
 
-#: Seconds to ask the tasks of a run when its stop cannot be recorded. The next try continues.
-UNRECORDED_S = 5.0
+#: Seconds for which ``record_stop`` asks or kills tasks. The next step, or its next try, continues.
+AT_ONCE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,22 +189,29 @@ class CancellationActivities:
 
     @activity.defn(name="record_stop", no_thread_cancel_exception=True)
     def record_stop(self, order: RecordStop) -> StopIntent | None:
-        """Record the stop before any action; the run becomes STOPPING. Returns the recorded stop.
+        """Record the stop, and then ask or kill the tasks at once. The run becomes STOPPING. Returns the recorded stop.
 
-        If the row is unreadable, the tasks are asked or killed at once, and ``RowUnreadable`` is raised. The stop is
-        recorded after the row was repaired.
-        Second execution: the stop is recorded already, and nothing changes.
+        On a busy Temporal server the next step (``k8_stop_task``) may come seconds later. It asks the tasks that are
+        left, and reports errors. If the row is unreadable, ``RowUnreadable`` is raised. The stop is recorded after the
+        row was repaired.
+        Second execution: the stop is recorded already, and only tasks that were not asked yet are asked.
         """
         stop = None
         try:
             for heard in order.heard:
                 stop = self.stops.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
         except RowUnreadable:
-            force = any(heard.intent.force for heard in order.heard)
-            with beating():
-                StopPass(self, order.fence, force=force, seconds=UNRECORDED_S).run()
+            self._end_at_once(order.fence, any(heard.intent.force for heard in order.heard))
             raise
+        if stop is not None:
+            self._end_at_once(order.fence, stop.force)
         return stop
+
+    def _end_at_once(self, fence: Fence, force: bool) -> None:
+        try:
+            StopPass(self, fence, force=force, seconds=AT_ONCE_S).run()
+        except Exception as error:  # the stop is on record: the next step tries again, and reports what it meets
+            log.warning("the tasks of run %d were not asked at once to end: %s", fence.run_id, error)
 
     @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)
     def cancel_queued_tasks(self, fence: Fence) -> Counts:

@@ -420,7 +420,7 @@ def _stop_recorded(w: World, intent: Any) -> None:
     assert (w.row().status, w.row().stop) == ("STOPPING", intent)
     (entry,) = w.store.runs.cancellations(1)
     assert (entry["request_id"], entry["acted_at"]) == ("s1", None)
-    assert w.cluster.signals(1) == 0, "first the record, then the deed"
+    assert (w.cluster.signals(1), w.statuses()) == (1, ["STOPPING"]), "it is asked at once"
 
 
 def _queued_cancelled(w: World, counts: Any) -> None:

@@ -490,3 +490,15 @@ def test_one_too_many_is_on_record_as_that(
     assert line.target is None
     assert f"at most 0 {kind}s may be open (LIFECYCLE_LIMITS__{kind.upper()}S)" in str(line.reason)
     assert (world.directory.managers_begun, world.directory.graphs_begun) == ({}, {})
+
+
+def test_a_stop_is_recorded_also_where_the_cluster_does_not_answer(world: World) -> None:
+    fence = world.started()
+    world.cluster.fail_with(ClusterUnavailable("away"), "stop")
+    assert world.call("record_stop", world.stop(fence)).requested_by == "ada"
+    assert (world.row().status, world.statuses()) == ("STOPPING", ["RUNNING"])
+    with pytest.raises(ClusterUnavailable, match="away"):
+        world.call("k8_stop_task", fence)
+    world.cluster.fail_with(None, "stop")
+    assert world.call("k8_stop_task", fence).counts.active == 1
+    assert world.statuses() == ["STOPPING"]

@@ -249,7 +249,8 @@ class World:
         """A run whose stop by a person is recorded, and no more than that."""
         fence = self.started(tasks, max_parallel, **more)
         self.forward(1)
-        self.call("record_stop", self.stop(fence))
+        for heard in self.stop(fence).heard:
+            self.store.stops.record_stop(fence.run_id, heard.intent, heard.request_id, fence)
         return fence
 
     def stop(self, fence: Fence, request_id: str | None = "s1", **more: Any) -> RecordStop:
