@@ -210,7 +210,7 @@ class CancellationActivities:
     def _end_at_once(self, fence: Fence, force: bool) -> None:
         try:
             StopPass(self, fence, force=force, seconds=AT_ONCE_S).run()
-        except Exception as error:  # the stop is on record: the next step tries again, and reports what it meets
+        except Exception as error:  # the next step or the next try asks again, and reports what it meets
             log.warning("the tasks of run %d were not asked at once to end: %s", fence.run_id, error)
 
     @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)

@@ -24,7 +24,7 @@ from .tables import run_history, run_tag, status_transition, task_history
 from .unit import RunPart, Unit, read_run
 
 #: The cure for what cannot be taken up again.
-END_IT = "end this one: crawlctl audit --end-unknown"
+_END_IT = "end this one: crawlctl audit --end-unknown"
 
 
 class AdoptionStore(RunPart):
@@ -42,7 +42,7 @@ class AdoptionStore(RunPart):
             there = conn.execute(select(r.run_uid).where(r.run_id == number)).scalar_one_or_none()
             if there is not None:
                 if not lost.run.owns(there):
-                    raise NotInThisState(f"the number {number} belongs to another run now; {END_IT}")
+                    raise NotInThisState(f"the number {number} belongs to another run now; {_END_IT}")
                 return self._complete(conn, lost)
             _check_free(conn, lost.tasks)
             now = self._clock()
@@ -63,20 +63,21 @@ class AdoptionStore(RunPart):
         there = {tuple(r) for r in conn.execute(select(t.task_index, t.attempt).where(t.run_id == lost.run.run_id))}
         known = {index for index, _ in there}
         more = [one for one in lost.tasks if one.index not in known and run_attempt_of(one) <= run["attempt"]]
+        if not more:
+            for one in lost.tasks:  # since the copy, a resume or a retry may have begun a later attempt
+                if (one.index, one.attempt) not in there:
+                    what = f"attempt {one.attempt} of task {one.index} of run {run['run_id']}"
+                    raise NotInThisState(f"the restored database lacks {what}; {_END_IT}")
+            return run_row(run)
         unit = Unit(conn, run, self._clock(), told=self._told)
-        later = [one for one in lost.tasks if (one.index, one.attempt) not in there]
-        if later and not more:  # a resume or a retry since the copy, which believes that the attempt before is alive
-            what = f"attempt {later[0].attempt} of task {later[0].index}"
-            raise NotInThisState(f"the restored database lacks {what} of run {unit.run_id}; {END_IT}")
-        if more and unit.status.terminal:
+        if unit.status.terminal:
             cure = f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl audit --end-unknown"
             raise NotInThisState(f"run {unit.run_id} of these tasks is {unit.status} in the restored database; {cure}")
         _check_free(conn, more)
-        if more:
-            self._insert_tasks(unit, lost, more, known)
-            unit.update_run(multi=lost.multi)
-            unit.changed = True
-            unit.announce()
+        self._insert_tasks(unit, lost, more, known)
+        unit.update_run(multi=lost.multi)
+        unit.changed = True
+        unit.announce()
         return run_row(unit.run)
 
     @staticmethod
@@ -106,7 +107,7 @@ def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
     if taken:
         raise NotInThisState(
             f"the number {taken[0]['task_id']} of one of its tasks belongs to a task of run {taken[0]['run_id']} now; "
-            + END_IT
+            + _END_IT
         )
 
 

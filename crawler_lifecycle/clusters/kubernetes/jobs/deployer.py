@@ -48,8 +48,8 @@ class _Ours:
     run: RunRef
     name: str
     labels: Mapping[str, str]
-    hash_as: Callable[[int], str]
-    """Returns the hash of its request, if the row of the task has this number."""
+    hash_as: Callable[[int | None], str]
+    """Returns the hash of its request as it would be with this number of the task's row; ``None``: with its own."""
 
 
 class _Answered(Exception):
@@ -150,10 +150,11 @@ class KubernetesDeployer:
         given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
-        identity = identity_of(deployment, crawler, task)
-        ours = _Ours(
-            deployment.run, name, identity, lambda row: spec_hash(deployment, crawler, replace(task, task_id=row))
-        )
+
+        def hash_as(row: int | None) -> str:
+            return spec_hash(deployment, crawler, replace(task, task_id=row or task.task_id))
+
+        ours = _Ours(deployment.run, name, identity_of(deployment, crawler, task), hash_as)
 
         def wanted() -> Mapping[str, Any]:
             return job_for(
@@ -236,7 +237,7 @@ class KubernetesDeployer:
         same attempt would be deployed twice.
         """
         meta = found.metadata
-        hashes = map(ours.hash_as, (int(ours.labels[labels.TASK_ID]), task_id_of(meta) or 0))
+        hashes = map(ours.hash_as, (None, task_id_of(meta)))
         same, settled = meta.annotations.get(labels.SPEC_HASH, "") in hashes, labels.SETTLED in meta.labels
         if same and not settled:
             return
