@@ -18,22 +18,22 @@ def made(folder: Path, source: str) -> Path:
     return folder
 
 
-def limits(*, rooms: int = 4, alone: int = 1, lines: int = 5, asking: int = 0) -> dict[str, object]:
-    return {"rooms": {"rooms": rooms, "alone.py": alone}, "lines": lines, "asking": asking}
+def limits(*, rooms: int = 8, alone: int = 3, tokens: int = 11, asking: int = 0) -> dict[str, object]:
+    return {"rooms": {"rooms": rooms, "alone.py": alone}, "tokens": tokens, "asking": asking}
 
 
 def test_comments_docstrings_and_blank_lines_do_not_count(tmp_path: Path) -> None:
-    assert house.code_lines(LONG) == 4
-    assert house.code_lines('TEXT = """\n\na value\n"""\n') == 4
+    assert house.code_tokens(LONG) == 8
+    assert house.code_tokens('TEXT = """\n\na value\n"""\n') == 3
     assert list(house.complaints(made(tmp_path, LONG), limits())) == []
 
 
 @pytest.mark.parametrize(
     ("at_most", "told"),
     [
-        (limits(rooms=3), "rooms has 4 lines of code, at most 3: "),
-        (limits(alone=0), "alone.py has 1 lines of code, at most 0: "),
-        (limits(lines=4), "all rooms have 5 lines of code, at most 4: "),
+        (limits(rooms=7), "rooms has 8 tokens of code, at most 7: "),
+        (limits(alone=2), "alone.py has 3 tokens of code, at most 2: "),
+        (limits(tokens=10), "all rooms have 11 tokens of code, at most 10: "),
     ],
 )
 def test_a_room_that_is_too_long_is_refused_by_name(tmp_path: Path, at_most: dict[str, object], told: str) -> None:
@@ -42,13 +42,13 @@ def test_a_room_that_is_too_long_is_refused_by_name(tmp_path: Path, at_most: dic
 
 
 def test_a_room_without_a_figure_is_refused(tmp_path: Path) -> None:
-    [complaint] = house.complaints(made(tmp_path, LONG), {"rooms": {"rooms": 4}, "lines": 5, "asking": 0})
-    assert complaint.startswith("alone.py has 1 lines")
+    [complaint] = house.complaints(made(tmp_path, LONG), {"rooms": {"rooms": 8}, "tokens": 11, "asking": 0})
+    assert complaint.startswith("alone.py has 3 tokens")
 
 
 def test_docstrings_that_ask_are_refused(tmp_path: Path) -> None:
     source = '"""What it is."""\nclass A:\n    """Whether so."""\n    def f(self):\n        """Whatever you like."""\n'
-    [complaint] = house.complaints(made(tmp_path, source), limits(asking=1))
+    [complaint] = house.complaints(made(tmp_path, source), limits(rooms=40, tokens=40, asking=1))
     assert complaint.startswith("2 docstrings ask (rooms 2, alone.py 0), at most 1: ")
 
 
