@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from crawler_lifecycle.activities.graphs.graphs import checked_run, crawl_request
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.checks import check
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step_from_json
+from crawler_lifecycle.domain.graph.pages import fingerprint, step_from_json
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
@@ -219,22 +219,15 @@ class DueActivities:
 
     def _make_graph(self, firing: DueRow, spec: ScheduleSpec) -> GraphRow:
         whole, own = graph_spec(spec.target), spec.target
-        pages = encode_pages(whole)
         new = NewGraph(
             key=due_graph_key(firing.name, firing.due_at),
             fingerprint=fingerprint(whole),
-            pages=len(pages),
             name=own.get("name"),
             options=whole.options,
             requested_by=own.get("requested_by", f"schedule {firing.name}"),
             tags=own.get("tags", []),
         )
-        row, _ = self.graphs.reserve_graph(new)
-        if row.state is GraphState.DRAFT:
-            for number, page in enumerate(pages):
-                self.graphs.add_graph_page(row.graph_id, number, page)
-            row = self.graphs.make_graph(row.graph_id)
-        return row
+        return self.graphs.begin_graph(new, whole)[0]
 
     def _stop(self, target: TargetRef, whose: str, intent: StopIntent) -> None:
         """Record the stop of a target. Then notify its workflow, or start one, as the gateway does."""

@@ -141,6 +141,12 @@ class NothingDeployed(LifecycleError):
     retryable = True
 
 
+class PlansUnknown(LifecycleError):
+    """A plans worker still reads the module that a request names, so the request cannot be checked yet."""
+
+    retryable = True
+
+
 class StoreUnavailable(LifecycleError):
     """The database cannot be used now: unreachable, locked, read-only, or at another schema version."""
 

@@ -83,6 +83,7 @@ class Sweep:
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
                     notify = partial(self.manager_commands.notify, manager)
                     yield f"the {what} of manager {manager.manager_id}", notify
+        store.graphs.drop_old_drafts()
         for graph in store.graphs.untold_graphs(due, self.clock() - SILENT):
             what = "stop" if graph.stop else "wake-up"
             yield f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph)

@@ -14,6 +14,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -40,6 +41,8 @@ WAIT_S, PAUSES_S = 30.0, (0.5, 1.0, 2.0, 4.0)
 #: Most paths in one request. For more paths all steps are requested and filtered here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
+#: How often a graph is sent whose draft was removed meanwhile.
+ROUNDS = 3
 
 _ERRORS: Mapping[str, type[LifecycleError]] = {
     "idempotency_mismatch": DuplicateRequest,
@@ -74,14 +77,22 @@ class Gateway:
         weakref.finalize(self, self._http.close)
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
-        pages = encode_pages(spec)
-        body = {"id": key, "fingerprint": fingerprint(spec), "pages": len(pages), "options": asdict(spec.options)}
-        draft = self._call("POST", "/v1/graphs", body | {"name": name, "tags": list(tags), "requested_by": user()})
-        if draft["state"] != "draft":
+        own = {"name": name, "tags": list(tags), "requested_by": user()}
+        for _ in range(ROUNDS):
+            with suppress(KeyError):  # somebody else's start of the same graph was refused, and its draft removed
+                return self._sent(key, spec, own, start=True)
+        raise PlatformUnavailable(f"graph {key!r}: its pages are removed while they are sent; start it again")
+
+    def _sent(self, key: str, spec: GraphSpec, own: Document, *, start: bool) -> bool:
+        """Send a graph as a draft. Return whether it was not there. Raises ``KeyError`` if the draft was removed."""
+        pages, whose = encode_pages(spec), fingerprint(spec)
+        body = {"id": key, "fingerprint": whose, "pages": len(pages), "options": asdict(spec.options), **own}
+        if self._call("POST", "/v1/graphs", body)["state"] != "draft":
             return False
         for number, page in enumerate(pages):
-            self._call("PUT", f"{_graph(key)}/pages/{number}", page)
-        self._call("POST", f"{_graph(key)}/start")
+            self._call("PUT", f"{_graph(key)}/pages/{number}", page, fingerprint=whose)
+        if start:
+            self._call("POST", f"{_graph(key)}/start", fingerprint=whose)
         return True
 
     def status(self, key: str) -> Document | None:
@@ -117,7 +128,12 @@ class Gateway:
         return self._command(key, "retry", body)
 
     def append(self, key: str, spec: GraphSpec) -> int:
-        return sum(self._command(key, "append", page) for page in encode_pages(spec))
+        pages = encode_pages(spec)
+        if len(pages) == 1:
+            return self._command(key, "append", pages[0])
+        draft = uuid.uuid4().hex
+        self._sent(draft, spec, {}, start=False)
+        return self._command(key, "append", b"", draft=draft)
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         raise InvalidRequest(f"step {path!r}: only the function that runs as this step may graft; append instead")
@@ -158,8 +174,8 @@ class Gateway:
 
     # --- transport -------------------------------------------------------------------------------------------------
 
-    def _command(self, key: str, name: str, body: Document | bytes) -> int:
-        return int(self._call("POST", f"{_graph(key)}/{name}", body)["count"])
+    def _command(self, key: str, name: str, body: Document | bytes, **params: str) -> int:
+        return int(self._call("POST", f"{_graph(key)}/{name}", body, **params)["count"])
 
     def _about(self, key: str, what: str, paths: Sequence[str] | None) -> list[Document]:
         """Return all pages about these steps; no pages if the graph does not exist."""

@@ -26,13 +26,13 @@ class GraphFence:
 
 @dataclass(frozen=True, slots=True)
 class NewGraph:
-    """A graph as its sender describes it. The sender sends its steps afterwards, in pages."""
+    """A graph as its sender describes it. Its steps come with it, or in ``pages`` afterwards."""
 
     key: str
     """Its unique id for people and programs: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow ``graph/<key>``."""
     fingerprint: str
     """The fingerprint of the whole spec (``domain.graph.pages.fingerprint``)."""
-    pages: int
+    pages: int = 1
     name: str | None = None
     options: GraphOptions = field(default_factory=GraphOptions)
     requested_by: str | None = None
@@ -41,6 +41,11 @@ class NewGraph:
     project: str | None = None
     """``None``: the project of the caller, or of an existing graph."""
     tags: Sequence[str] = ()
+
+    def begun_as(self, row: GraphRow) -> bool:
+        """Return whether ``row`` is this graph, and was started."""
+        same = row.fingerprint == self.fingerprint and self.project in (None, row.project)
+        return same and row.state is not GraphState.DRAFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from crawler_lifecycle.activities.graphs.graphs import crawl_request
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import TRAVEL_MAX, check_request_id, check_text, cut_to_travel, travels, words
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check_step
+from crawler_lifecycle.domain.graph.checks import check_key, check_step
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.managers.jobs import check_tag
@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.managers.manager import AddJobs, Job
 from crawler_lifecycle.domain.run import AddTasks, ChildTask, RunRequest
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.gateway.graphs.commands import CancelGraph, StartGraph, StopGraphBody, check_key
+from crawler_lifecycle.gateway.graphs.commands import CancelGraph, StartGraph, StopGraphBody
 from crawler_lifecycle.gateway.managers.requests import AddJobs as AddJobsBody
 from crawler_lifecycle.gateway.managers.requests import StartManager, StopManager
 from crawler_lifecycle.gateway.runs.requests import AddTasksBody, ResumeRun, StartRun, StopRun

@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.coverage import Coverage, Expected
 from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
@@ -44,9 +45,10 @@ from crawler_lifecycle.ports.webhooks import Tried
 from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
+from crawler_lifecycle.store.graphs.graphs import DRAFT_S
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.store.tables import metadata
-from tests.contracts.store.graphing import KEY, Graphed, crawl, group, step
+from tests.contracts.store.graphing import KEY, Graphed, announced, crawl, group, step
 from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.test_overdue import executing
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, bad_end, closed, request, seen
@@ -695,6 +697,13 @@ def graphs(world: World, size: Size) -> None:
     again.advance()
     Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-lost"))
     world.store.events.events_after(100, subject=graph_subject(KEY))
+    store.begin_graph(announced(spec, "whole"), spec)
+    draft, _ = store.reserve_graph(announced(spec, "draft"))
+    store.add_graph_page(draft.graph_id, 0, encode_pages(spec)[0])
+    store.draft_spec(draft.graph_id)
+    store.reserve_graph(announced(GraphSpec([step("other")]), "draft"))
+    world.clock.forward(2 * DRAFT_S)
+    store.drop_old_drafts()
 
 
 def access(store: Store, filled: Filled) -> None:

@@ -10,12 +10,12 @@ from temporalio.client import WorkflowExecutionStatus
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import SAID_MAX, travels
+from crawler_lifecycle.domain.graph.checks import check_key
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.managers.manager import FLOW_ID_MAX, NAME_MAX
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.gateway.graphs.commands import check_key
 from crawler_lifecycle.ports.schedules import DueOrder
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.fakes.cluster import FINISHED, Behaviour

@@ -214,10 +214,11 @@ class Gateway:
         if found.get("state") != "draft":
             return found
         path = f"/v1/graphs/{quote(found['id'], safe='')}"
-        headers = {"Content-Type": "application/json"}
+        options: dict[str, Any] = {"headers": {"Content-Type": "application/json"}}
+        options["params"] = whose = {"fingerprint": body["fingerprint"]}
         puts = [(f"{path}/pages/{number}", page) for number, page in enumerate(pages)]
-        notes = [self._send("PUT", to, content=page, headers=headers).get("note") for to, page in puts]
-        started = self.post(f"{path}/start")
+        notes = [self._send("PUT", to, content=page, **options).get("note") for to, page in puts]
+        started = self._send("POST", f"{path}/start", params=whose)
         notes.append(started.get("note"))
         return {**started, "note": " ".join(filter(None, dict.fromkeys(notes))) or None}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, check_text, check_time, refusal, travels
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import check_tags
 from crawler_lifecycle.domain.values import NoValue, of_json
 
@@ -77,6 +78,17 @@ def check_name(name: object, where: str = "name") -> None:
     check_text(where, name, NAME_MAX, needed=True)
     if "/" in str(name):  # in a path it separates a graph from its steps
         raise refusal(where, name, "leave out the /")
+
+
+def check_key(key: str) -> None:
+    """Raise ``InvalidRequest`` unless this may be the id of a graph. The id is a part of web addresses."""
+    check_name(key, "id")
+    if key != key.strip():  # some databases ignore spaces at the end of an id
+        raise refusal("id", key, "remove the white space at its beginning and end")
+    if not travels(graph_workflow_id(key)):
+        raise refusal("id", key, "give a shorter id: the workflow's id has graph/ before it")
+    if key in (".", ".."):
+        raise InvalidRequest(f"id: {key!r} is not allowed; an address cannot end with it")
 
 
 def check_step(step: StepSpec) -> None:

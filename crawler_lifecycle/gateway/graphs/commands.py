@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,40 +13,38 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.activities.graphs.graphs import check_crawl, crawl_request
-from crawler_lifecycle.domain.bounds import refusal, travels
+from crawler_lifecycle.activities.graphs.starting import Unstartable, check_steps
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
-from crawler_lifecycle.domain.graph.checks import check, check_name, check_options, shown
+from crawler_lifecycle.domain.graph.checks import check, check_key, check_options, shown
 from crawler_lifecycle.domain.graph.commands import NAMED_MAX, TEXT_MAX, CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import (
     PAGES_MAX,
     decode_page,
     decode_pages,
-    encode_pages,
     fingerprint,
     step_from_json,
 )
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec
-from crawler_lifecycle.domain.managers.jobs import base_of
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
-from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.managers.requests import Tags
 from crawler_lifecycle.gateway.runs.commands import Commanded, check_foreign, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
-from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow
-from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.ports.managers import PLAN_MODULE
+from crawler_lifecycle.store.graphs.graphs import GraphStore, PageMissing
 from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX), Travels]
 Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
+FINGERPRINT = r"^[0-9a-f]{64}$"
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 
 
@@ -59,7 +58,7 @@ class StartGraph(StrictBody):
     context: dict[str, Any] = Field(default_factory=dict)
     options: GraphOptions = Field(default_factory=GraphOptions)
     pages: int | None = Field(default=None, ge=1, le=PAGES_MAX)
-    fingerprint: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    fingerprint: str | None = Field(default=None, pattern=FINGERPRINT)
     request_id: RequestId | None = None
     requested_by: Person | None = None
     parent: Person | None = None
@@ -120,17 +119,6 @@ class ChangedSteps(BaseModel):
     note: str | None
 
 
-def check_key(key: str) -> None:
-    """Raise ``InvalidRequest`` unless this may be the id of a graph. The id is a part of web addresses."""
-    check_name(key, "id")
-    if key != key.strip():  # some databases ignore spaces at the end of an id
-        raise refusal("id", key, "remove the white space at its beginning and end")
-    if not travels(graph_workflow_id(key)):
-        raise refusal("id", key, "give a shorter id: the workflow's id has graph/ before it")
-    if key in (".", ".."):
-        raise InvalidRequest(f"id: {key!r} is not allowed; an address cannot end with it")
-
-
 logger = logging.getLogger(__name__)
 
 NO_WORKER = (
@@ -168,98 +156,75 @@ class GraphCommands:
         check_key(key)
         if body.pages is not None:
             check_options(body.options)
-            row, fresh = await run_in_threadpool(self._reserve, body, key, str(body.fingerprint), body.pages)
-            return Commanded(row, fresh)
+            with mismatch("id"):
+                new = _new(body, key, str(body.fingerprint), body.pages)
+                return Commanded(*await run_in_threadpool(self.graphs.reserve_graph, new))
         spec = await run_in_threadpool(body.spec)
-        note = await self.check_steps(spec.steps, chosen(body.project))
-        pages = await run_in_threadpool(encode_pages, spec)
-        whose = fingerprint(spec)
-        row, fresh = await run_in_threadpool(self._reserve, body, key, whose, len(pages))
-        if row.state is GraphState.DRAFT:
-            for number, page in enumerate(pages):
-                await run_in_threadpool(self._add_page, row, number, page)
-            row = await run_in_threadpool(self.graphs.make_graph, row.graph_id)
+        new = _new(body, key, await run_in_threadpool(fingerprint, spec))
+        project = chosen(body.project)
+        row, fresh, note = await run_in_threadpool(self.graphs.find_graph, key), False, None
+        # A repeat of a start is not checked again: what it needs may be gone.
+        if row is None or not new.begun_as(row):
+            note = await self.check_steps(spec.steps, project)
+            with mismatch("id"):
+                row, fresh = await run_in_threadpool(self.graphs.begin_graph, new, spec)
         later = await self._notified(row)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
 
-    def _reserve(self, body: StartGraph, key: str, whose: str, pages: int) -> tuple[GraphRow, bool]:
-        new = NewGraph(
-            key=key,
-            fingerprint=whose,
-            pages=pages,
-            name=body.name,
-            options=body.options,
-            requested_by=body.requested_by,
-            parent=body.parent,
-            project=body.project,
-            tags=body.tags,
-        )
-        with mismatch("id"):
-            return self.graphs.reserve_graph(new)
-
-    async def add_page(self, key: str, number: int, data: bytes) -> Commanded[GraphRow]:
-        """Store one page of a draft. A repeat with the same page changes nothing."""
-        row = await self.find(key)
+    async def add_page(self, key: str, number: int, data: bytes, whose: str | None = None) -> Commanded[GraphRow]:
+        """Store one page of a draft. A repeat with the same page changes nothing, and with the fingerprint of the graph
+        (``whose``) not even after the start. If a step is refused, the draft is removed."""
+        row = await self._draft(key, whose)
+        if whose is not None and row.state is not GraphState.DRAFT:
+            return Commanded(row, fresh=False)
         steps = await run_in_threadpool(decode_page, number, data)
-        note = await self.check_steps(steps, row.project)
-        await run_in_threadpool(self._add_page, row, number, data)
+        async with self._removed_if_refused(row):
+            note = await self.check_steps(steps, row.project)
+        with mismatch("page"):
+            again = whose is not None
+            await run_in_threadpool(self.graphs.add_graph_page, row.graph_id, number, data, again=again)
         return Commanded(row, note=note)
 
-    def _add_page(self, row: GraphRow, number: int, data: bytes) -> None:
-        with mismatch("page"):
-            self.graphs.add_graph_page(row.graph_id, number, data)
-
-    async def start_draft(self, key: str) -> Commanded[GraphRow]:
-        """Make a graph from a draft that has all its pages, and start it. A repeat changes nothing."""
-        before = await self.find(key)
-        row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
+    async def start_draft(self, key: str, whose: str | None = None) -> Commanded[GraphRow]:
+        """Make a graph from a draft that has all its pages, and start it. A repeat changes nothing. If the graph is
+        refused, the draft is removed."""
+        before = await self._draft(key, whose)
+        async with self._removed_if_refused(before):
+            row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
         return Commanded(row, before.state is GraphState.DRAFT, await self._notified(row))
+
+    async def _draft(self, key: str, whose: str | None) -> GraphRow:
+        row = await self.find(key)
+        if whose not in (None, row.fingerprint):
+            raise Problem(422, "idempotency_mismatch", f"id: {key!r} belongs to another graph now; use another id")
+        return row
+
+    @asynccontextmanager
+    async def _removed_if_refused(self, draft: GraphRow) -> AsyncIterator[None]:
+        """Remove the draft if the block refuses its steps: a refusal leaves nothing behind."""
+        try:
+            yield
+        except (InvalidRequest, Problem) as error:
+            if not isinstance(error, PageMissing) and getattr(error, "status", 422) == 422:
+                await run_in_threadpool(self.graphs.drop_draft, draft.graph_id)
+            raise
 
     async def check_steps(self, steps: Sequence[StepSpec], project: str) -> str | None:
         """Check that each step can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         rows = await run_in_threadpool(self.plans.list_plans)
-        plans = [row for row in rows if row.kind == PLAN_MANAGER]
-        modules = [row for row in rows if row.kind == PLAN_MODULE]
-        functions = False
+        known = dict[str, CrawlerDefinition]()
         for step in steps:
-            if step.kind is StepKind.FUNCTION:
-                functions = True
-                # If the pool has no workers yet, its modules are not known. Then any registered module is accepted.
-                pool = [row for row in modules if row.queue == step.queue]
-                pool = pool or [replace(row, error=None) for row in modules]
-                self._check_served(step, "call", str(step.job["call"]).partition(":")[0], pool, rows)
-            elif step.kind is StepKind.MANAGER and step.job["plan"] != BUILT_IN:
-                self._check_served(step, "plan", step.job["plan"], plans, rows)
-            place: str | None = None
-            try:
-                if step.kind is StepKind.MANAGER:
-                    place = base_of(step.job["plan"], step.job.get("options", {})).pool
-                elif step.kind is StepKind.CRAWL:
-                    crawler, request = await self.crawlers.get(step.job["crawler"]), crawl_request(step.job)
-                    check_crawl(crawler, request)
-                    place = request.pool or crawler.pool
-                self.graphs.known_pools.check(place, project)
-            except Problem as problem:
-                raise _refused(step, problem.code, problem.detail) from None
-            except InvalidRequest as error:
-                raise _refused(step, "invalid_request", str(error)) from None
-        return NO_WORKER if functions and not modules else None
-
-    def _check_served(
-        self, step: StepSpec, field: str, name: str, known: Sequence[PlanRow], rows: Sequence[PlanRow]
-    ) -> None:
-        """Raise ``Problem`` 422 if no worker has registered this plan, although workers are alive, or if it cannot be
-        used. Raise 503 while a worker still reads the module."""
-        found = next((row for row in known if row.plan == name), None)
-        if found is None:
-            check_read(rows, name.partition(":")[0])
-        # A worker that has only our built-in manager is alive, too. Nothing is known if the step's pool has no worker.
-        if found is None and any(row.heard(self.clock()) for row in known or (rows if step.queue is None else ())):
-            listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
-            why = f"{field}: no plans worker has registered {name!r}; known are {listed}; {NAME_MODULE}"
-            raise _refused(step, "unknown_plan", why)
-        if found is not None and found.error is not None:
-            raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
+            if step.kind is StepKind.CRAWL:
+                try:
+                    known[step.job["crawler"]] = await self.crawlers.get(step.job["crawler"])
+                except Problem as problem:
+                    raise _refused(step.path, problem.code, problem.detail) from None
+        try:
+            await run_in_threadpool(check_steps, steps, rows, known, self.graphs.known_pools, project, self.clock())
+        except Unstartable as error:
+            raise _refused(error.path, error.problem, error.why) from None
+        functions = any(step.kind is StepKind.FUNCTION for step in steps)
+        return NO_WORKER if functions and not any(row.kind == PLAN_MODULE for row in rows) else None
 
     async def notify(self, row: GraphRow) -> None:
         """Wake the workflow of a graph after a change of its rows, or start it. Raises ``TemporalUnavailable``."""
@@ -281,13 +246,29 @@ class GraphCommands:
         order = RetrySteps(requested_by=body.requested_by, names=body.names, cascade=body.cascade, fresh=body.fresh)
         return await self._command(key, "retry", request_id, order.apply)
 
-    async def append(self, key: str, data: bytes, request_id: str | None) -> ChangedSteps:
-        """Add the steps of a page, and count them."""
-        spec = await run_in_threadpool(decode_pages, [data], GraphOptions())
+    async def append(self, key: str, data: bytes, request_id: str | None, draft: str | None = None) -> ChangedSteps:
+        """Add the steps of a page, or those of a draft, which is removed then. Return their number."""
+        row, parts = await self.find(key), None
+        if draft is not None:
+            parts = await run_in_threadpool(self.graphs.find_graph, draft)
+        if draft is None:
+            spec = await run_in_threadpool(decode_pages, [data], GraphOptions())
+        elif parts is not None and parts.state is GraphState.DRAFT:
+            spec = await run_in_threadpool(self.graphs.draft_spec, parts.graph_id)
+        else:  # a repeat finds no draft any more, but its recorded answer
+            spec = GraphSpec([])
         if spec.context:
             raise InvalidRequest("context: not allowed for appended steps; append a sub-graph with a context")
-        note = await self.check_steps(spec.steps, (await self.find(key)).project)
-        changed = await self._command(key, "append", request_id, lambda graph: len(graph.add(spec.steps)))
+        note = await self.check_steps(spec.steps, row.project)
+
+        def add(graph: Graph) -> int:
+            if draft is not None and not spec.steps:
+                raise refusal("draft", draft, "give the id of a draft with all its pages")
+            return len(graph.add(spec.steps))
+
+        changed = await self._command(key, "append", request_id, add)
+        if parts is not None:
+            await run_in_threadpool(self.graphs.drop_draft, parts.graph_id)
         return changed.model_copy(update={"note": " ".join(filter(None, (note, changed.note))) or None})
 
     async def _command(self, key: str, verb: str, request_id: str | None, how: Callable[[Graph], int]) -> ChangedSteps:
@@ -311,12 +292,19 @@ class GraphCommands:
             if await self.workflows.stop(graph_workflow_id(key), order):
                 logger.warning("the row of graph %r cannot be read; the stop was sent to its workflow only", key)
             raise
+        if before.state is GraphState.DRAFT and await run_in_threadpool(self.graphs.drop_draft, before.graph_id):
+            return Commanded(replace(before, state=GraphState.CANCELLED), note="It was a draft, and was removed.")
         if before.state not in OPEN:
             return Commanded(before, fresh=False, note="The graph had already ended; nothing was stopped.")
         row = await run_in_threadpool(self.graphs.record_graph_stop, before.graph_id, intent)
         return Commanded(row, before.stop != row.stop, await self._notified(row))
 
 
-def _refused(step: StepSpec, code: str, why: str) -> Problem:
-    text = f"step {shown(step.path)}: {why}"
-    return Problem(422, code, text, errors=[FieldError(field="steps", value=repr(step.path)[:120], message=why)])
+def _new(body: StartGraph, key: str, whose: str, pages: int = 1) -> NewGraph:
+    own = {name: getattr(body, name) for name in ("name", "options", "requested_by", "parent", "project", "tags")}
+    return NewGraph(key, whose, pages, **own)
+
+
+def _refused(path: str, code: str, why: str) -> Problem:
+    text = f"step {shown(path)}: {why}"
+    return Problem(422, code, text, errors=[FieldError(field="steps", value=repr(path)[:120], message=why)])

@@ -48,7 +48,17 @@ from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from .commands import OPEN, CancelGraph, ChangedSteps, GraphCommands, RetryGraph, StartGraph, StopGraphBody, found
+from .commands import (
+    FINGERPRINT,
+    OPEN,
+    CancelGraph,
+    ChangedSteps,
+    GraphCommands,
+    RetryGraph,
+    StartGraph,
+    StopGraphBody,
+    found,
+)
 
 _Start = Annotated[StartGraph, Depends(JsonBody(StartGraph))]
 _Cancel = Annotated[CancelGraph, Depends(JsonBody(CancelGraph, optional=True))]
@@ -61,6 +71,8 @@ _SCHEMA = {"type": "object", "properties": _FIELDS, "required": ["steps"], "addi
 _PAGE: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}}
 #: The fields of a job that pictures show.
 _DRAWN = ("label", "call", "crawler", "plan", "name")
+#: Two senders of different graphs may use one id at once: each names the graph that it means.
+_Whose = Annotated[str | None, Query(alias="fingerprint", pattern=FINGERPRINT)]
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 #: The most bytes in one page: of results before compression, and of jobs in a page of steps.
 RESULTS_BYTES, STEPS_BYTES = 8 * 1024 * 1024, 8 * 1024 * 1024
@@ -80,6 +92,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
     @app.post("/v1/graphs", operation_id="startGraph", status_code=202)
     async def start_graph(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> AcceptedGraph:
         """Start a graph, or create a draft of a large graph. Send the pages of a draft after that, and then `start` it.
+        A draft that nobody starts is removed after a day.
 
         `id` identifies the graph. A repeat with the same id and content finds the graph; other content is refused. The
         default of `id` is the `Idempotency-Key`.
@@ -89,17 +102,19 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return AcceptedGraph.of(done.row, note=done.note)
 
     @app.put("/v1/graphs/{id}/pages/{page}", operation_id="addGraphPage", status_code=202, openapi_extra=_PAGE)
-    async def add_page(id: str, page: int, request: Request) -> AcceptedGraph:
-        """Send one page of a draft, at most 2 MiB: steps, and in page 0 also the context. A repeat changes nothing."""
+    async def add_page(id: str, page: int, request: Request, whose: _Whose = None) -> AcceptedGraph:
+        """Send one page of a draft, at most 2 MiB: steps, and in page 0 also the context. A repeat changes nothing,
+        with `fingerprint` not even after the start. If a step is refused, the draft is removed.
+        """
         if not 0 <= page < PAGES_MAX:
             raise InvalidRequest(f"page: {page} is not allowed; give 0 to {PAGES_MAX - 1}")
-        done = await commands.add_page(id, page, await request.body())
+        done = await commands.add_page(id, page, await request.body(), whose)
         return AcceptedGraph.of(done.row, note=done.note)
 
     @app.post("/v1/graphs/{id}/start", operation_id="startDraft", status_code=202, responses=same)
-    async def start_draft(id: str, response: Response) -> AcceptedGraph:
-        """Start a draft that has all its pages. If a check fails, nothing starts."""
-        return answer(await commands.start_draft(id), response)
+    async def start_draft(id: str, response: Response, whose: _Whose = None) -> AcceptedGraph:
+        """Start a draft that has all its pages. If a check fails, nothing starts, and the draft is removed."""
+        return answer(await commands.start_draft(id, whose), response)
 
     @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
     async def cancel(id: str, body: _Cancel, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
@@ -120,13 +135,17 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return await commands.retry(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/append", operation_id="appendSteps", openapi_extra=_PAGE)
-    async def append(id: str, request: Request, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
-        """Add steps to a graph, even if it has ended. The body is a page as for a draft, but without a context."""
-        return await commands.append(id, await request.body(), same_id(None, idempotency_key))
+    async def append(
+        id: str, request: Request, draft: str | None = None, idempotency_key: IdempotencyKey = None
+    ) -> ChangedSteps:
+        """Add steps to a graph, even if it has ended. The body is a page as for a draft, but without a context. More
+        steps are sent as the pages of a draft, whose id `draft` names: all are added at once, or none.
+        """
+        return await commands.append(id, await request.body(), same_id(None, idempotency_key), draft)
 
     @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
     async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
-        """Stop a graph and all its runs, managers and functions, gracefully or by force.
+        """Stop a graph and all its runs, managers and functions, gracefully or by force. A draft is removed.
 
         The answer comes after the stop is recorded. From then on, no step starts.
         """

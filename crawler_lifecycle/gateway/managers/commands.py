@@ -20,6 +20,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.activities.graphs.starting import NAME_MODULE, check_read
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_value
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
@@ -39,7 +40,7 @@ from crawler_lifecycle.gateway.runs.commands import (
 )
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
-from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_READING, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.ports.managers import PLAN_MANAGER, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.temporal.client import Workflows
@@ -53,7 +54,6 @@ NEXT_CYCLE = "The change is recorded, but Temporal is down. It takes effect with
 TAKEN_UP = "The manager was not paused, but it had no workflow: a new workflow was started."
 UNKNOWN = "Temporal is down; within a minute after it is back, a manager without a workflow gets one by itself."
 NEXT_ATTEMPT = "The manager continues as its next attempt."
-NAME_MODULE = "name its module in LIFECYCLE_PLANS__MODULES of a worker, or put it into the folder of crawlctl dev"
 #: Seconds between the tries of a resume while the workflow of the former attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
 #: Seconds between the readings of its row until the workflow has recorded the next attempt.
@@ -312,13 +312,6 @@ def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
     program = words.get("--program", words.get("-g"))
     known = [option.get("flow_ids") for option in (plan.options if plan else ())]
     return next((str(one[program]) for one in known if isinstance(one, dict) and program in one), None)
-
-
-def check_read(rows: Sequence[PlanRow], module: str | None) -> None:
-    """Raise ``Problem`` 503 while a worker still reads this module (``None``: any module)."""
-    read = next((row.plan for row in rows if row.kind == PLAN_READING and module in (None, row.plan)), None)
-    if read is not None:
-        raise unavailable("plans_unknown", f"A plans worker reads the module {read} now; send this again in a moment")
 
 
 def check_options(plan: PlanRow, argv: Sequence[str]) -> None:

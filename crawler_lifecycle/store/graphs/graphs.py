@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store.base.rows import check_free
+from crawler_lifecycle.store.base.rows import Row, check_free
 from crawler_lifecycle.store.base.unit import NO_STOP
 from crawler_lifecycle.store.runs.lists import live_runs
 
@@ -41,9 +41,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_IS_OPEN = graph.c.state.in_([state.value for state in GraphState if not state.final])
+_IS_OPEN = graph.c.state == GraphState.EXECUTING.value
+#: Drafts that nobody starts leave after so many seconds. A project has at most so many of them.
+DRAFT_S, DRAFTS_MAX = 86_400.0, 100
 #: The number of commands of a graph whose answers are kept; the latest ones are kept.
 COMMANDS_MAX = 100
+
+
+class PageMissing(InvalidRequest):
+    """A draft has not all its pages yet."""
 
 
 class GraphStore(GraphCalls, GraphReads):
@@ -58,34 +64,72 @@ class GraphStore(GraphCalls, GraphReads):
 
     # --- from draft to graph ---
 
+    def begin_graph(self, new: NewGraph, spec: GraphSpec) -> tuple[GraphRow, bool]:
+        """Start a whole graph in one transaction, or find the graph with this key. Returns the row, and whether it is
+        new. A draft with this key is replaced.
+
+        Raises ``InvalidRequest`` for an invalid spec, ``DuplicateRequest`` when the existing graph has another
+        fingerprint, and ``TooManyOpen``.
+        """
+
+        def begin(conn: Connection) -> tuple[GraphRow, bool]:
+            found, is_new = self._reserved(conn, new, lambda draft: False)
+            unit = GraphUnit(conn, found, self._clock())
+            if is_new:
+                self._make(unit, spec)
+                unit.write()
+                unit.announce(unit.change_event)
+            return _shown(unit), is_new
+
+        return self._db.inserting(f"graph {new.key!r}", begin)
+
     def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
         """Insert the graph as a draft, or find the graph with this key. Returns the row, and whether it is new.
 
-        Raises ``DuplicateRequest`` when the existing graph has another fingerprint, and ``TooManyOpen``.
+        A draft with another fingerprint is replaced. The oldest drafts of the project leave if it has too many. Raises
+        ``DuplicateRequest`` when the existing graph has another fingerprint, and ``TooManyOpen``.
         """
 
+        def same(draft: Row) -> bool:
+            return (draft["fingerprint"], draft["pages"]) == (new.fingerprint, new.pages)
+
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
-            found = _found(conn, new.key)
-            if found is not None:
-                check_free(found["project"], new.project, repr(new.key))
-            if is_new := found is None:
+            found, is_new = self._reserved(conn, new, same)
+            if is_new:
                 self._check_most(conn, graph, _IS_OPEN)
-                conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
-                found = _found(conn, new.key)
-            assert found is not None, "it was inserted in this transaction"
-            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end of a key
-                raise refusal("key", new.key, "remove the spaces at its end")
-            if found["fingerprint"] != new.fingerprint:
-                raise DuplicateRequest(
-                    f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
-                    "options or context; use another key"
-                )
             return _shown(GraphUnit(conn, found, self._clock())), is_new
 
-        return self._db.inserting(f"graph {new.key!r}", reserve)
+        row, is_new = self._db.inserting(f"graph {new.key!r}", reserve)
+        if is_new:
+            mine = (graph.c.project == row.project, graph.c.state == GraphState.DRAFT.value)
+            newest = select(graph.c.graph_id).where(*mine).order_by(graph.c.graph_id.desc())
+            for old in self._rows(newest.offset(DRAFTS_MAX).limit(DRAFTS_MAX)):
+                self.drop_draft(old["graph_id"])
+        return row, is_new
 
-    def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
+    def _reserved(self, conn: Connection, new: NewGraph, keeps: Callable[[Row], bool]) -> tuple[dict[Any, Any], bool]:
+        """Return the row with this key, and whether it was inserted now. ``keeps`` says whether a draft stays."""
+        while (found := _found(conn, new.key)) is not None:
+            check_free(found["project"], new.project, repr(new.key))
+            if found["state"] != GraphState.DRAFT or keeps(found):
+                break
+            _drop(conn, found["graph_id"])
+        if is_new := found is None:
+            conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
+            found = _found(conn, new.key)
+        assert found is not None, "it was inserted in this transaction"
+        if found["graph_key"] != new.key:  # MySQL ignores spaces at the end of a key
+            raise refusal("key", new.key, "remove the spaces at its end")
+        if found["fingerprint"] != new.fingerprint:
+            raise DuplicateRequest(
+                f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, options or "
+                "context; use another key"
+            )
+        return found, is_new
+
+    def add_graph_page(self, graph_id: int, page: int, data: bytes, *, again: bool = False) -> None:
         """Store one page of a draft (``domain.graph.pages``). A second call with the same page changes nothing.
+        ``again``: a call after the start of the graph changes nothing either.
 
         Raises ``NotInThisState`` when the graph is no draft, ``InvalidRequest`` for an unexpected page number, and
         ``DuplicateRequest`` when another page with this number is stored.
@@ -94,6 +138,8 @@ class GraphStore(GraphCalls, GraphReads):
         p = graph_page.c
         with self._unit(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:
+                if again:
+                    return
                 raise NotInThisState(f"Graph {graph_id} is {unit.state} already and accepts no more pages")
             if not 0 <= page < unit.row["pages"]:
                 most = unit.row["pages"] - 1
@@ -109,18 +155,40 @@ class GraphStore(GraphCalls, GraphReads):
     def make_graph(self, graph_id: int) -> GraphRow:
         """Start a complete draft in one transaction: read its pages, check the spec, and insert the steps.
 
-        A second call changes nothing. Raises ``InvalidRequest`` when a page is missing or the spec is invalid.
+        A second call changes nothing. Raises ``PageMissing``, ``InvalidRequest`` when the spec is invalid, and
+        ``TooManyOpen``.
         """
         with self._unit(graph_id) as unit:
-            if unit.state is not GraphState.DRAFT:
-                return _shown(unit)
-            spec = _sent(unit)
-            insert_steps(unit, Graph.of(spec).added)
-            unit.conn.execute(delete(graph_page).where(graph_page.c.graph_id == graph_id))
-            context = dict(spec.context) or None
-            unit.conn.execute(update(graph).where(graph.c.graph_id == graph_id).values(context=context))
-            unit.set(state=GraphState.EXECUTING.value)
+            if unit.state is GraphState.DRAFT:
+                self._make(unit, _sent(unit))
+                unit.conn.execute(delete(graph_page).where(graph_page.c.graph_id == graph_id))
             return _shown(unit)
+
+    def _make(self, unit: GraphUnit, spec: GraphSpec) -> None:
+        """Insert the steps of a draft, and let it execute."""
+        insert_steps(unit, Graph.of(spec).added)
+        context = dict(spec.context) or None
+        unit.conn.execute(update(graph).where(graph.c.graph_id == unit.id).values(context=context))
+        # It comes last: all writers of events wait for it, and it must not wait for a row while it is held.
+        self._check_most(unit.conn, graph, _IS_OPEN)
+        unit.set(state=GraphState.EXECUTING.value)
+
+    def draft_spec(self, graph_id: int) -> GraphSpec:
+        """Return the spec of a complete draft. Raises ``PageMissing``, and ``InvalidRequest`` for pages of another
+        spec."""
+        with self._unit(graph_id) as unit:
+            return _sent(unit)
+
+    def drop_draft(self, graph_id: int) -> bool:
+        """Remove a draft with its pages, and return whether it was there. A graph that was started stays."""
+        with self._db.writing() as conn:
+            return _drop(conn, graph_id)
+
+    def drop_old_drafts(self) -> None:
+        """Remove some of the drafts that nobody has started for ``DRAFT_S`` seconds."""
+        old = (graph.c.state == GraphState.DRAFT.value, graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S))
+        for draft in self._rows(select(graph.c.graph_id).where(*old).order_by(graph.c.graph_id).limit(DRAFTS_MAX)):
+            self.drop_draft(draft["graph_id"])
 
     # --- while it runs ---
 
@@ -294,6 +362,16 @@ def _found(conn: Connection, key: str) -> dict[Any, Any] | None:
     return None if row is None else dict(row)
 
 
+def _drop(conn: Connection, graph_id: int) -> bool:
+    """Delete the graph and its pages if it is a draft. Return whether it was one."""
+    draft = (graph.c.graph_id == graph_id, graph.c.state == GraphState.DRAFT.value)
+    if conn.execute(select(graph.c.graph_id).where(*draft).with_for_update()).scalar_one_or_none() is None:
+        return False
+    conn.execute(delete(graph_page).where(graph_page.c.graph_id == graph_id))
+    conn.execute(delete(graph).where(*draft))
+    return True
+
+
 def _new_row(new: NewGraph, now: datetime) -> dict[str, Any]:
     return {
         "graph_key": new.key,
@@ -317,7 +395,7 @@ def _new_row(new: NewGraph, now: datetime) -> dict[str, Any]:
 
 
 def _sent(unit: GraphUnit) -> GraphSpec:
-    """Return the spec that was sent in pages. Raises ``InvalidRequest`` when a page is missing or belongs to another
+    """Return the spec that was sent in pages. Raises ``PageMissing``, and ``InvalidRequest`` for pages of another
     spec.
     """
     p = graph_page.c
@@ -325,7 +403,7 @@ def _sent(unit: GraphUnit) -> GraphSpec:
     pages = dict(unit.conn.execute(query).all())
     lacks = next((page for page in range(unit.row["pages"]) if page not in pages), None)
     if lacks is not None:
-        raise InvalidRequest(f"page {lacks} of graph {unit.id} is missing; send it, then start the graph")
+        raise PageMissing(f"page {lacks} of graph {unit.id} is missing; send it, then start the graph")
     spec = decode_pages(pages.values(), load_options(unit.row))
     if fingerprint(spec) != unit.row["fingerprint"]:
         raise InvalidRequest(

@@ -65,8 +65,13 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
     draft, is_new = graphs.reserve_graph(new)
     assert (is_new, draft.state, draft.tags) == (True, GraphState.DRAFT, ["s", "t"])
     assert graphs.reserve_graph(new) == (draft, False)
-    with pytest.raises(DuplicateRequest, match="use another key"):
-        graphs.reserve_graph(replace(new, fingerprint="0" * 64))
+    graphs.add_graph_page(draft.graph_id, 0, first)
+    other, is_new = graphs.reserve_graph(replace(new, fingerprint="0" * 64))
+    assert (is_new, graphs.get_graph(draft.graph_id), other.graph_id > draft.graph_id) == (True, None, True)
+    with pytest.raises(RunNotFound):
+        graphs.add_graph_page(draft.graph_id, 1, second)
+    draft, is_new = graphs.reserve_graph(new)
+    assert (is_new, graphs.get_graph(other.graph_id)) == (True, None)
     graphs.add_graph_page(draft.graph_id, 0, first)
     graphs.add_graph_page(draft.graph_id, 0, first)
     with pytest.raises(DuplicateRequest, match="page 0"):
@@ -91,7 +96,11 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
     assert (made.state, made.counts) == (GraphState.EXECUTING, {S.AVAILABLE: 1, S.SUSPENDED: 30})
     with pytest.raises(NotInThisState):
         graphs.add_graph_page(made.graph_id, 0, first)
+    graphs.add_graph_page(made.graph_id, 0, first, again=True)
+    assert not graphs.drop_draft(made.graph_id)
     assert graphs.reserve_graph(new) == (graphs.get_graph(made.graph_id), False)
+    with pytest.raises(DuplicateRequest, match="use another key"):
+        graphs.reserve_graph(replace(new, fingerprint="0" * 64))
     [x] = graphs.list_steps(made.graph_id, paths=["g/x"])
     assert x.job["args"] == {"path": "g/x"}
     assert graphs.context(made.graph_id, x.number) == ['{"a":"ü"}'.encode(), '{"b":"ü"}'.encode()]
