@@ -19,6 +19,7 @@ from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.due import DueActivities
 from crawler_lifecycle.activities.graphs.batches import GraphBatchActivities
 from crawler_lifecycle.activities.graphs.graphs import GraphActivities
+from crawler_lifecycle.activities.graphs.starting import GraphStarts
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.managers.cycles import ManagerActivities
 from crawler_lifecycle.activities.managers.managing import ManagingActivities
@@ -338,6 +339,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Return every activity by its name."""
     p, s = parts, parts.store
     children, policies = _children(p), Policies(s.retries, p.catalogue, p.retries)
+    start = GraphStarts(s.graphs, s.plans, p.directory, p.catalogue).start
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
         DeploymentActivities(
@@ -357,8 +359,11 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         GraphActivities(s.graphs, s.managers, children),
         DueActivities(s.schedules, s.managers, s.graphs, children),
         WebhookActivities(s.webhooks, p.webhooks),
-        GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory, p.reading),
-        ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.reading, p.cloud, p.buffer),
+        GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory, p.reading, start=start),
+        ManagerActivities(
+            *(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.reading, p.cloud, p.buffer),
+            start_graph=start,
+        ),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

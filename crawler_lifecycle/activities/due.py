@@ -227,7 +227,7 @@ class DueActivities:
             requested_by=own.get("requested_by", f"schedule {firing.name}"),
             tags=own.get("tags", []),
         )
-        return self.graphs.begin_graph(new, whole)[0]
+        return self.graphs.reserve_graph(new, whole)[0]
 
     def _stop(self, target: TargetRef, whose: str, intent: StopIntent) -> None:
         """Record the stop of a target. Then notify its workflow, or start one, as the gateway does."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 from crawler_lifecycle.domain.crawlers.importable import check_program
+from crawler_lifecycle.domain.starts import offered
 
 from .platform import Platform
 
@@ -31,11 +32,14 @@ def use(platform: Platform | None) -> Platform | None:
 
 
 def current() -> Platform:
-    """Return the platform in use; by default the gateway that ``crawlctl`` would call.
+    """Return the platform in use; by default the worker of a manager's class, or the gateway that ``crawlctl`` would
+    call.
 
     Raises ``PlatformUnavailable``. Raises ``InvalidRequest`` if a worker imports a module that starts a graph or asks
     about one at import.
     """
+    if not _current and (hosted := offered()) is not None:
+        return cast(Platform, hosted)
     if not _current:
         check_program("a graph is started or asked")
         from .client import Gateway  # loads an HTTP client, which functions in a worker do not need

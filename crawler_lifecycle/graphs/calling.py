@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.starts import once
 from crawler_lifecycle.domain.values import of_json
 
 from .job import Cancel, Job, Record, Snooze, current_job, executing
@@ -34,7 +35,8 @@ def execute(
     """
     executing(job)
     try:
-        return read(name, call(name, function(name), what, job, context), what, graft=graft)
+        with once(job.key):
+            return read(name, call(name, function(name), what, job, context), what, graft=graft)
     finally:
         executing(None)
 

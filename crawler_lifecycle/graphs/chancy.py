@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self, TextIO, TypeVar
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.graph.spec import GraphSpec
+from crawler_lifecycle.domain.starts import derived_id
 
 from .asking import asked, current, use
 from .job import time_of
@@ -202,7 +203,7 @@ class Workflow:
     name: str
     steps: dict[str, WorkflowStep] = field(default_factory=dict)
     state: State = State.PENDING
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=lambda: derived_id() or new_id())
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
@@ -270,7 +271,7 @@ class Sequence:
 
     def __init__(self, name: str, jobs: abc.Sequence[Any] | None = None) -> None:
         self.name, self.jobs = name, list(jobs or [])
-        self.id = new_id()
+        self.id = derived_id() or new_id()
 
     def add(self, job: Any) -> Self:
         """Append a step."""
@@ -341,10 +342,13 @@ class WorkflowPlugin:
     def push(chancy: Chancy, workflow: Workflow) -> str:
         """Start a workflow and return its id.
 
-        If the gateway already has a workflow with this id, its missing steps are added. Raises ``InvalidRequest`` for
-        an unknown dependency and for a cycle.
+        If the gateway already has a workflow with this id, its missing steps are added; a job can only start one.
+        Raises ``InvalidRequest`` for an unknown dependency and for a cycle.
         """
         platform = current()
+        if getattr(platform, "only_starts", False):
+            platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
+            return workflow.id
         if platform.find(states=(), keys=[workflow.id], limit=1):
             more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
             if more.steps:

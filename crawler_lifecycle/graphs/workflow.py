@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph import render
 from crawler_lifecycle.domain.graph.checks import check, check_name, shown
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.domain.starts import derived_id
 from crawler_lifecycle.domain.values import NoValue, to_json
 
 from .asking import asked, current
@@ -126,6 +127,7 @@ class Workflow:
         execute at once. ``pools``: the total amount of each resource. ``tags``: tags to find the graph by.
         """
         self.id = new_id() if id is None else id
+        self._anonymous = id is None
         check_name(self.id, "id")
         self.name = name
         self.ignore_cancelled, self.ignore_discarded = ignore_cancelled, ignore_discarded
@@ -340,9 +342,12 @@ class Workflow:
     def start(self) -> Workflow:
         """Start this graph and return the workflow. If the same graph has already started, nothing changes.
 
+        Without an id, a graph that a step or a hook starts gets one here: the same in each execution of that code.
         Raises ``DuplicateRequest`` if another graph has this id.
         """
         spec = self.spec()
+        if self._anonymous:
+            self.id, self._anonymous = derived_id() or self.id, False
         current().send(self.id, spec, name=self.name, tags=self.tags)
         return self
 

@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.managers.manager import (
     Waiting,
     run_request_id,
 )
+from crawler_lifecycle.domain.starts import once
 
 from .cycle import HOOKS_S
 from .manager import WorkFlowManager
@@ -220,12 +221,13 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         outcome: Callable[..., Any] = self.bad_outcome_hook if bad else self.finished_ok_hook
         self.hook_key = f"{run_request_id(self._start.manager_id, live.seq, live.retry)}/{ended.attempt}"
         try:
-            self._platform.entering("finished_metadata_hook", live.item_id)
-            no_coroutine("finished_metadata_hook", metadata(live.key, deepcopy(ended.metadata)))
-            self._cycle.window.ended(ended)
-            name = "bad_outcome_hook" if bad else "finished_ok_hook"
-            self._platform.entering(name, live.item_id)
-            no_coroutine(name, outcome(live.job.spider, ended.outcome, _params_for_hook(live.job), live.key))
+            with once(self.hook_key):
+                self._platform.entering("finished_metadata_hook", live.item_id)
+                no_coroutine("finished_metadata_hook", metadata(live.key, deepcopy(ended.metadata)))
+                self._cycle.window.ended(ended)
+                name = "bad_outcome_hook" if bad else "finished_ok_hook"
+                self._platform.entering(name, live.item_id)
+                no_coroutine(name, outcome(live.job.spider, ended.outcome, _params_for_hook(live.job), live.key))
         finally:
             self.hook_key = None
 

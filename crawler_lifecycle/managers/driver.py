@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, params_of_yield
 from crawler_lifecycle.domain.managers.manager import CHOICES, PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
+from crawler_lifecycle.domain.starts import once
 
 from .base import BaseLoopScript, BaseScript, option_parser
 from .crawl import CrawlManager
@@ -169,7 +170,8 @@ class Driver:
         try:
             with undone_on_error(script):
                 self._platform.entering("on_close")
-                self._user("on_close", script.on_close)
+                key = f"manager/{script._start.manager_id}/close/{script._start.attempt}"
+                self._user("on_close", script.on_close, key=key)
                 self._user("on_close", check_state, script.state)
         finally:
             if self._loop is not None:
@@ -181,20 +183,22 @@ class Driver:
 
     # --- the user's code -----------------------------------------------------------------------------------------
 
-    def _user(self, method: str, call: Callable[..., Any], *args: Any) -> Any:
+    def _user(self, method: str, call: Callable[..., Any], *args: Any, key: str | None = None) -> Any:
         """Call a method of the class and return its result; a coroutine is awaited.
 
-        Raises ``ClassError`` for any error of the method.
+        ``key``: it is the same in each execution, so graphs that the method starts get their ids from it. Raises
+        ``ClassError`` for any error of the method.
         """
         try:
-            answer = call(*args)
-            if inspect.iscoroutine(answer):
-                if self._loop is None:
-                    from asyncio import Runner  # asyncio takes a quarter of an idle process's memory
+            with once(key):
+                answer = call(*args)
+                if inspect.iscoroutine(answer):
+                    if self._loop is None:
+                        from asyncio import Runner  # asyncio takes a quarter of an idle process's memory
 
-                    self._loop = Runner()
-                answer = self._loop.run(answer, context=copy_context())
-            return no_coroutine(method, answer)
+                        self._loop = Runner()
+                    answer = self._loop.run(answer, context=copy_context())
+                return no_coroutine(method, answer)
         except ClassError:
             raise
         except (Exception, SystemExit) as error:

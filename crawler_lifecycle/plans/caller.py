@@ -6,10 +6,12 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from crawler_lifecycle.domain import values
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -24,6 +26,8 @@ from .wire import Pipes, read_frames, write_frames
 
 #: Most characters of a reason.
 REASON_MAX = 1000
+#: Most characters of a graph that the class of a manager starts. A message to the worker has three bytes for each.
+GRAPH_MAX = 1024 * 1024
 
 
 class Caller:
@@ -96,7 +100,7 @@ class _Worker:
         with self._one:
             return self.frames(self.ask(name, **arguments))
 
-    def tell_much(self, name: str, parts: Iterable[bytes], **arguments: Any) -> Any:
+    def tell_much(self, name: str, parts: Iterable[bytes], /, **arguments: Any) -> Any:
         """Ask a question with parts of any size, which are passed in the file."""
         with self._one:
             return self.ask(name, bytes=self.put(({}, [part]) for part in parts), **arguments)
@@ -109,8 +113,31 @@ class _Worker:
         return write_frames(self._result, frames, sys.maxsize)
 
 
+class HookGraphs:
+    """``Platform`` for the class of a manager. It only starts graphs."""
+
+    only_starts = True
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+
+    def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
+        pages = [page.decode() for page in encode_pages(spec)]
+        if sum(map(len, pages)) > GRAPH_MAX:
+            cure = "let a step of a graph start it"
+            raise InvalidRequest(f"steps: more than {GRAPH_MAX} characters are too many for a manager's class; {cure}")
+        own = {"key": key, "name": name, "tags": list(tags), "options": asdict(spec.options)}
+        return bool(self._ask("start_graph", pages=pages, **own))
+
+    def __getattr__(self, name: str) -> Any:
+        raise PlatformUnavailable(f"{name}: the class of a manager can only start graphs; ask about them elsewhere")
+
+
 class _OwnGraph(AskedFiles):
-    """``Platform`` for a function that is executing. It answers only questions about the function's own graph."""
+    """``Platform`` for a function that is executing. It starts graphs, and answers questions about the function's own
+    graph."""
+
+    only_starts = True
 
     def __init__(self, worker: _Worker, key: str) -> None:
         super().__init__(worker.ask)
@@ -153,8 +180,9 @@ class _OwnGraph(AskedFiles):
     def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
         return list(self._of(key).ask("crawls", paths=paths))
 
-    def send(self, key: str, spec: GraphSpec, **_: Any) -> bool:
-        raise _elsewhere("start a graph")
+    def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
+        own = {"key": key, "name": name, "tags": list(tags), "options": asdict(spec.options)}
+        return bool(self._worker.tell_much("start", encode_pages(spec), **own))
 
     def find(self, **_: Any) -> list[Document]:
         raise _elsewhere("list graphs")
@@ -169,4 +197,4 @@ class _OwnGraph(AskedFiles):
 
 
 def _elsewhere(what: str) -> PlatformUnavailable:
-    return PlatformUnavailable(f"a function of a graph cannot {what}; it can only read and change its own graph")
+    return PlatformUnavailable(f"a function of a graph cannot {what}; it can start graphs, and read and change its own")

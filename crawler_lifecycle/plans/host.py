@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from crawler_lifecycle.domain.managers.manager import CHOICES, Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.domain.run_data import AskedFiles
+from crawler_lifecycle.domain.starts import offer
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
@@ -135,6 +136,7 @@ class Host:
             raise loading.NotUsable("no class is loaded; call load first")
         self._platform = HostPlatform(self._pipes, Start(**message["start"]))
         self._platform.limit_s = message["limit_s"]
+        offer(self._graphs)
         self._platform.entering("__init__")
         self._driver = Driver(self._class, self._platform)
         self._driver.begin()
@@ -163,6 +165,11 @@ class Host:
             become_subreaper()  # then orphaned grandchildren become our children, and we can find them
         before = _shared()
         return {**self._caller.call(message), "left": _shared() != before or _has_children()}
+
+    def _graphs(self) -> Any:
+        from .caller import HookGraphs  # imported here because most managers start no graphs
+
+        return HookGraphs(self._pipes.ask)
 
     def _ready(self, message: dict[str, Any]) -> Driver:
         if self._driver is None or self._platform is None:

@@ -88,7 +88,7 @@ class Pipes:
             self.send(message)
             self.open = False
 
-    def ask(self, name: str, **arguments: Any) -> Any:
+    def ask(self, name: str, /, **arguments: Any) -> Any:
         """Ask the worker a question and return its answer. Any thread may ask.
 
         Raises the error of the worker's answer, and ``ValueError`` outside of a call or in a forked process.

@@ -697,13 +697,14 @@ def graphs(world: World, size: Size) -> None:
     again.advance()
     Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-lost"))
     world.store.events.events_after(100, subject=graph_subject(KEY))
-    store.begin_graph(announced(spec, "whole"), spec)
+    store.reserve_graph(announced(spec, "whole"), spec)
     draft, _ = store.reserve_graph(announced(spec, "draft"))
     store.add_graph_page(draft.graph_id, 0, encode_pages(spec)[0])
     store.draft_spec(draft.graph_id)
     store.reserve_graph(announced(GraphSpec([step("other")]), "draft"))
     world.clock.forward(2 * DRAFT_S)
     store.drop_old_drafts()
+    store.drop_draft(draft.graph_id)
 
 
 def access(store: Store, filled: Filled) -> None:

@@ -257,7 +257,7 @@ def fill_graphs(connection: sa.Connection) -> None:
     }
     _insert(connection, "graph_step", {**step, **named, **waiting}, "task_history")
     _insert(connection, "graph_result", {**step, "part": "0", "data": "'x'"}, "task_history")
-    _insert(connection, "graph_log", {"graph_id": "run_id * 2", "log_tail": "'x'"}, "run_history")
+    _insert(connection, "graph_log", {"graph_id": "graph_id", "log_tail": "'x'"}, "graph")
     _insert(connection, "graph_page", {"graph_id": "run_id * 2 + 1", "page": "0", "data": "'x'"}, "run_history")
 
 

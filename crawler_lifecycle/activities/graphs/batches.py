@@ -37,6 +37,7 @@ from crawler_lifecycle.ports.protocols import (
 )
 
 from .questions import Around, Questions, given_frames, unfit
+from .starting import starts_none
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.graphs.graphs import GraphStore
@@ -87,6 +88,8 @@ class GraphBatchActivities:
     grace_s: float = GRACE_S
     together: dict[str, int] = field(default_factory=dict, repr=False)
     """For each function: how many executions fit into one transaction, as last measured."""
+    start: Callable[..., bool] = starts_none
+    """Starts a graph for a function: ``GraphStarts.start``."""
 
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
@@ -193,7 +196,8 @@ class _Batch:
         with self._owner.functions.use(self._row.key) as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
             reading = self._owner.reading(graph_workflow_id(self._row.key))
-            questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.check, reading)
+            known = (self._graphs, self._owner.directory, self._row, work, host)
+            questions = Questions(*known, watch.check, reading, self._owner.start)
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
                 return self._completed(work, reply)

@@ -133,6 +133,8 @@ class Questions(FileQuestions):
     """Returns whether the function must end."""
     reading: FileReading
     """Reads the files of crawls of this graph."""
+    start: Callable[..., bool]
+    """``GraphStarts.start``."""
     _request_id: str = ""
     """The id of the present question. All tries to answer it use the same id."""
 
@@ -176,6 +178,9 @@ class Questions(FileQuestions):
     def ask_append(self, bytes: int) -> object:
         steps = self._spec(bytes).steps
         return self._command(lambda graph: len(graph.add(steps)))
+
+    def ask_start(self, bytes: int, **asked: Any) -> object:
+        return self.start(self._me, self.host.taken(bytes), **asked)
 
     def ask_graft(self, path: str, attempt: int, bytes: int) -> object:
         work = self.work

@@ -110,6 +110,11 @@ def check_read(rows: Sequence[PlanRow], module: str | None) -> None:
         raise PlansUnknown(f"A plans worker reads the module {read} now; send this again in a moment")
 
 
+def starts_none(*_: object, **__: object) -> bool:
+    """Refuse to start a graph, on a worker that cannot."""
+    raise InvalidRequest("this worker starts no graphs; let a worker of the role plans execute this")
+
+
 @dataclass(frozen=True)
 class GraphStarts:
     """Starts graphs for steps and hooks, with the checks of the gateway."""
@@ -148,7 +153,7 @@ class GraphStarts:
             crawlers = {crawler.name: crawler for crawler in self.catalogue.all()}
             plans, pools = self.plans.list_plans(), self.graphs.known_pools
             check_steps(spec.steps, plans, crawlers, pools, chosen(None), self.clock())
-            row, fresh = self.graphs.begin_graph(new, spec)
+            row, fresh = self.graphs.reserve_graph(new, spec)
         if row.state is GraphState.EXECUTING:
             try:
                 self.directory.begin_graph(row.graph_id, graph_workflow_id(row.key))

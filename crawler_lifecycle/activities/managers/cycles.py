@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
+from crawler_lifecycle.activities.graphs.starting import starts_none
 from crawler_lifecycle.activities.run_files import FileQuestions, FileReading
 from crawler_lifecycle.activities.shared import alive, answered, keep_output, there
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -151,6 +152,8 @@ class ManagerActivities:
     """Maximum number of source items that wait for a slot."""
     reports: dict[tuple[int, int], ClassReport] = field(default_factory=dict)
     """The latest report for each manager and attempt."""
+    start_graph: Callable[..., bool] = starts_none
+    """Starts a graph for a class: ``GraphStarts.start``."""
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
@@ -482,6 +485,10 @@ class _Cycle(FileQuestions):
 
     def ask_job(self, key: str) -> object:
         return self._managers.job_metadata(self._row.manager_id, str(key)[:200])
+
+    def ask_start_graph(self, pages: list[str], **asked: Any) -> object:
+        whose = f"manager {self._row.name} of flow {self._row.flow_id}"[:255]
+        return self._owner.start_graph(whose, [str(page).encode() for page in pages], **asked)
 
     def ask_owned_jobs(self, states: list[str], limit: int, all_flows: bool = False, **more: Any) -> object:
         if not isinstance(states, list) or type(all_flows) is not bool:

@@ -162,12 +162,13 @@ class GraphCommands:
         spec = await run_in_threadpool(body.spec)
         new = _new(body, key, await run_in_threadpool(fingerprint, spec))
         project = chosen(body.project)
-        row, fresh, note = await run_in_threadpool(self.graphs.find_graph, key), False, None
-        # A repeat of a start is not checked again: what it needs may be gone.
-        if row is None or not new.begun_as(row):
+        row, note = await run_in_threadpool(self.graphs.find_graph, key), None
+        if row is not None and new.begun_as(row):
+            fresh = False  # a repeat is not checked again: what it needs may be gone
+        else:
             note = await self.check_steps(spec.steps, project)
             with mismatch("id"):
-                row, fresh = await run_in_threadpool(self.graphs.begin_graph, new, spec)
+                row, fresh = await run_in_threadpool(self.graphs.reserve_graph, new, spec)
         later = await self._notified(row)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
 

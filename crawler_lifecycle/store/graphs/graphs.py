@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store.base.rows import Row, check_free
+from crawler_lifecycle.store.base.rows import check_free
 from crawler_lifecycle.store.base.unit import NO_STOP
 from crawler_lifecycle.store.runs.lists import live_runs
 
@@ -34,7 +34,7 @@ from .calls import GraphCalls
 from .reads import GraphReads
 from .rows import GRAPH, dump_options, load_options, whole_graph
 from .steps import insert_steps, states_of, write_steps
-from .tables import graph, graph_page, graph_step
+from .tables import graph, graph_log, graph_page, graph_step
 from .unit import GraphUnit, Remembered, load_graph
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _IS_OPEN = graph.c.state == GraphState.EXECUTING.value
-#: Drafts that nobody starts leave after so many seconds. A project has at most so many of them.
-DRAFT_S, DRAFTS_MAX = 86_400.0, 100
+#: Drafts that nobody starts leave after so many seconds.
+DRAFT_S = 86_400.0
 #: The number of commands of a graph whose answers are kept; the latest ones are kept.
 COMMANDS_MAX = 100
 
@@ -64,68 +64,43 @@ class GraphStore(GraphCalls, GraphReads):
 
     # --- from draft to graph ---
 
-    def begin_graph(self, new: NewGraph, spec: GraphSpec) -> tuple[GraphRow, bool]:
-        """Start a whole graph in one transaction, or find the graph with this key. Returns the row, and whether it is
-        new. A draft with this key is replaced.
+    def reserve_graph(self, new: NewGraph, spec: GraphSpec | None = None) -> tuple[GraphRow, bool]:
+        """Insert the graph, or find the graph with this key. Returns the row, and whether it is new.
 
-        Raises ``InvalidRequest`` for an invalid spec, ``DuplicateRequest`` when the existing graph has another
-        fingerprint, and ``TooManyOpen``.
+        With ``spec`` the graph is started in the same transaction. Without, it is a draft, whose pages follow. A draft
+        with this key is replaced, unless it has the same fingerprint and its pages still follow. Raises
+        ``DuplicateRequest`` when the existing graph has another fingerprint, ``InvalidRequest`` for an invalid spec,
+        and ``TooManyOpen``.
         """
 
-        def begin(conn: Connection) -> tuple[GraphRow, bool]:
-            found, is_new = self._reserved(conn, new, lambda draft: False)
+        def reserve(conn: Connection) -> tuple[GraphRow, bool]:
+            while (found := _found(conn, new.key)) is not None:
+                check_free(found["project"], new.project, repr(new.key))
+                same = (found["fingerprint"], found["pages"]) == (new.fingerprint, new.pages)
+                if found["state"] != GraphState.DRAFT or (same and spec is None):
+                    break
+                _drop(conn, found["graph_id"])
+            if is_new := found is None:
+                conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
+                found = _found(conn, new.key)
+            assert found is not None, "it was inserted in this transaction"
+            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end of a key
+                raise refusal("key", new.key, "remove the spaces at its end")
+            if found["fingerprint"] != new.fingerprint:
+                raise DuplicateRequest(
+                    f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
+                    "options or context; use another key"
+                )
             unit = GraphUnit(conn, found, self._clock())
-            if is_new:
+            if is_new and spec is not None:
                 self._make(unit, spec)
                 unit.write()
                 unit.announce(unit.change_event)
+            elif is_new:
+                self._check_most(conn, graph, _IS_OPEN)
             return _shown(unit), is_new
 
-        return self._db.inserting(f"graph {new.key!r}", begin)
-
-    def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
-        """Insert the graph as a draft, or find the graph with this key. Returns the row, and whether it is new.
-
-        A draft with another fingerprint is replaced. The oldest drafts of the project leave if it has too many. Raises
-        ``DuplicateRequest`` when the existing graph has another fingerprint, and ``TooManyOpen``.
-        """
-
-        def same(draft: Row) -> bool:
-            return (draft["fingerprint"], draft["pages"]) == (new.fingerprint, new.pages)
-
-        def reserve(conn: Connection) -> tuple[GraphRow, bool]:
-            found, is_new = self._reserved(conn, new, same)
-            if is_new:
-                self._check_most(conn, graph, _IS_OPEN)
-            return _shown(GraphUnit(conn, found, self._clock())), is_new
-
-        row, is_new = self._db.inserting(f"graph {new.key!r}", reserve)
-        if is_new:
-            mine = (graph.c.project == row.project, graph.c.state == GraphState.DRAFT.value)
-            newest = select(graph.c.graph_id).where(*mine).order_by(graph.c.graph_id.desc())
-            for old in self._rows(newest.offset(DRAFTS_MAX).limit(DRAFTS_MAX)):
-                self.drop_draft(old["graph_id"])
-        return row, is_new
-
-    def _reserved(self, conn: Connection, new: NewGraph, keeps: Callable[[Row], bool]) -> tuple[dict[Any, Any], bool]:
-        """Return the row with this key, and whether it was inserted now. ``keeps`` says whether a draft stays."""
-        while (found := _found(conn, new.key)) is not None:
-            check_free(found["project"], new.project, repr(new.key))
-            if found["state"] != GraphState.DRAFT or keeps(found):
-                break
-            _drop(conn, found["graph_id"])
-        if is_new := found is None:
-            conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
-            found = _found(conn, new.key)
-        assert found is not None, "it was inserted in this transaction"
-        if found["graph_key"] != new.key:  # MySQL ignores spaces at the end of a key
-            raise refusal("key", new.key, "remove the spaces at its end")
-        if found["fingerprint"] != new.fingerprint:
-            raise DuplicateRequest(
-                f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, options or "
-                "context; use another key"
-            )
-        return found, is_new
+        return self._db.inserting(f"graph {new.key!r}", reserve)
 
     def add_graph_page(self, graph_id: int, page: int, data: bytes, *, again: bool = False) -> None:
         """Store one page of a draft (``domain.graph.pages``). A second call with the same page changes nothing.
@@ -184,10 +159,10 @@ class GraphStore(GraphCalls, GraphReads):
         with self._db.writing() as conn:
             return _drop(conn, graph_id)
 
-    def drop_old_drafts(self) -> None:
-        """Remove some of the drafts that nobody has started for ``DRAFT_S`` seconds."""
+    def drop_old_drafts(self, limit: int = 100) -> None:
+        """Remove drafts that nobody has started for ``DRAFT_S`` seconds."""
         old = (graph.c.state == GraphState.DRAFT.value, graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S))
-        for draft in self._rows(select(graph.c.graph_id).where(*old).order_by(graph.c.graph_id).limit(DRAFTS_MAX)):
+        for draft in self._rows(select(graph.c.graph_id).where(*old).order_by(graph.c.graph_id).limit(limit)):
             self.drop_draft(draft["graph_id"])
 
     # --- while it runs ---
@@ -367,8 +342,8 @@ def _drop(conn: Connection, graph_id: int) -> bool:
     draft = (graph.c.graph_id == graph_id, graph.c.state == GraphState.DRAFT.value)
     if conn.execute(select(graph.c.graph_id).where(*draft).with_for_update()).scalar_one_or_none() is None:
         return False
-    conn.execute(delete(graph_page).where(graph_page.c.graph_id == graph_id))
-    conn.execute(delete(graph).where(*draft))
+    for table in (graph_page, graph_log, graph):
+        conn.execute(delete(table).where(table.c.graph_id == graph_id))
     return True
 
 

@@ -32,7 +32,7 @@ def few(store_url: str, clock: Clock) -> Iterator[World]:
 
 
 def begun(world: World, spec: GraphSpec, key: str = KEY) -> bool:
-    return world.store.graphs.begin_graph(announced(spec, key), spec)[1]
+    return world.store.graphs.reserve_graph(announced(spec, key), spec)[1]
 
 
 def sent(world: World, spec: GraphSpec, key: str = KEY, again: int = 10) -> bool:
@@ -59,9 +59,9 @@ def the_graph(world: World, key: str = KEY) -> tuple[str, int]:
 def test_a_graph_is_begun_whole_or_not_at_all(world: World) -> None:
     graphs, spec = world.store.graphs, GraphSpec([step("a"), crawl("b", "a")], context={"k": 1})
     new = announced(spec, tags=["t"], name="Nightly")
-    made, is_new = graphs.begin_graph(new, spec)
+    made, is_new = graphs.reserve_graph(new, spec)
     assert (is_new, made.state, made.name, sum(made.counts.values())) == (True, GraphState.EXECUTING, "Nightly", 2)
-    assert graphs.begin_graph(new, spec) == (made, False)
+    assert graphs.reserve_graph(new, spec) == (made, False)
     assert graphs.context(made.graph_id, None) == [b'{"k":1}']
     assert [event.type for event in world.store.events.events_after(0, subject=graph_subject(KEY))] == [
         EVENT_GRAPH_CHANGED
@@ -130,7 +130,7 @@ def test_whatever_senders_do_in_any_order_the_graph_is_whole(world: World, seed:
                 "reserve": lambda spec=spec: graphs.reserve_graph(announced(spec))[0],  # type: ignore[misc]
                 "page": lambda spec=spec, known=known: graphs.add_graph_page(known, 0, encode_pages(spec)[0]),  # type: ignore[misc]
                 "make": lambda known=known: graphs.make_graph(known),  # type: ignore[misc]
-                "begin": lambda spec=spec: graphs.begin_graph(announced(spec), spec)[0],  # type: ignore[misc]
+                "begin": lambda spec=spec: graphs.reserve_graph(announced(spec), spec)[0],  # type: ignore[misc]
                 "drop": lambda known=known: graphs.drop_draft(known),  # type: ignore[misc]
             }
             name = dice.choices(list(what), [6, 6, 4, 1, 3])[0]

@@ -1,0 +1,51 @@
+"""What users' code starts while it executes: its ids, and who starts it.
+
+The code of a step or a hook may be executed again. So an id is derived from a key of that execution, which is the same
+each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .errors import InvalidRequest
+
+_keys: list[tuple[str | None, Iterator[int]]] = []
+_offers: list[Callable[[], Any]] = []
+
+
+@contextmanager
+def once(key: str | None) -> Iterator[None]:
+    """Derive the ids of what the block starts from ``key``. ``None``: the block has no key, and must give ids."""
+    _keys.append((key, itertools.count(1)))
+    try:
+        yield
+    finally:
+        _keys.pop()
+
+
+def derived_id() -> str | None:
+    """Return the id of what the executing code starts next; ``None`` outside of steps and hooks.
+
+    Raises ``InvalidRequest`` in code of a manager that has no key.
+    """
+    if not _keys:
+        return None
+    key, numbers = _keys[-1]
+    if key is None:
+        cure = "give one that is the same each time, such as Workflow(id=…), or start the graph in a hook of an end"
+        raise InvalidRequest(f"id: missing, and this method may be executed again; {cure}")
+    return f"{key.replace('/', '.')}-{next(numbers)}"
+
+
+def offer(platform: Callable[[], Any]) -> None:
+    """Let graphs of this process be started by what ``platform`` returns."""
+    _offers[:] = [platform]
+
+
+def offered() -> Any:
+    """Return what starts graphs in this process; ``None`` if nothing was offered."""
+    return _offers[0]() if _offers else None
