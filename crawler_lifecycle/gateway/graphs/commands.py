@@ -162,13 +162,12 @@ class GraphCommands:
         spec = await run_in_threadpool(body.spec)
         new = _new(body, key, await run_in_threadpool(fingerprint, spec))
         project = chosen(body.project)
-        row, note = await run_in_threadpool(self.graphs.find_graph, key), None
-        if row is not None and new.begun_as(row):
-            fresh = False  # a repeat is not checked again: what it needs may be gone
-        else:
-            note = await self.check_steps(spec.steps, project)
-            with mismatch("id"):
-                row, fresh = await run_in_threadpool(self.graphs.reserve_graph, new, spec)
+        known = await run_in_threadpool(self.graphs.find_graph, key)
+        if known is not None and new.begun_as(known):  # it is not checked again: what it needs may be gone
+            return Commanded(known, False, await self._notified(known))
+        note = await self.check_steps(spec.steps, project)
+        with mismatch("id"):
+            row, fresh = await run_in_threadpool(self.graphs.reserve_graph, new, spec)
         later = await self._notified(row)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
 
