@@ -472,7 +472,7 @@ class LimitSettings(_Section):
     managers: int = Field(default=MOST["managers"], ge=1, le=100_000)
     """Most managers that have not ended."""
     graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000)
-    """Most graphs that have not ended, including drafts."""
+    """Most graphs that have not ended."""
     schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000)
     """Most schedules, including paused ones."""
     webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX)

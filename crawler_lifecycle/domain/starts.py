@@ -1,4 +1,4 @@
-"""What users' code starts while it executes: its ids, and who starts it.
+"""Ids of what users' code starts while it executes, and who starts it.
 
 The code of a step or a hook may be executed again. So an id is derived from a key of that execution, which is the same
 each time.

@@ -11,7 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest
-from crawler_lifecycle.graphs import Workflow, asking, chancy, client
+from crawler_lifecycle.domain.graph.spec import GraphState
+from crawler_lifecycle.graphs import Workflow, asking, chancy, client, crawl
 from crawler_lifecycle.graphs.client import Gateway
 from tests.gateway.gateway_world import World
 from tests.gateway.graphs.test_graphs import claimed, complete
@@ -92,3 +93,39 @@ async def test_chancy_speaks_to_the_gateway(world: World, client: TestClient) ->
         assert [workflow.id for workflow in found] == [other.id]
         assert [name for name, _ in await plugin.fetch_workflow(app, one.id)] == ["only", "more"]
         assert len(await plugin.fetch_workflows(app, ids=[one.id, other.id, "nobody"])) == 2
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_refused_graph_is_started_when_it_is_corrected(world: World, client: TestClient) -> None:
+    async with served(world.app) as server:
+        asking.use(Gateway(server.url))
+        for _ in range(2):
+            with pytest.raises(InvalidRequest, match="crawler: 'plian'"):
+                await Workflow(id="nightly").add("a", crawl("plian")).start()
+            assert world.store.graphs.find_graph("nightly") is None
+        workflow = await Workflow(id="nightly").add("a", crawl("plain")).start()
+        assert (await workflow.status()).total == 1
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_equal_graphs_are_started_at_once_and_pages_are_appended_together(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.domain.graph.pages.PAGE_BYTES", 1000)
+
+    def many(name: str, number: int) -> Workflow:
+        workflow = Workflow(id="g", check_deps=False)
+        for n in range(number):
+            workflow.add(f"{name}{n}", Step.new({"n": n}))
+        return workflow
+
+    async with served(world.app) as server:
+        asking.use(Gateway(server.url))
+        await asyncio.gather(*(many("a", 10).start() for _ in range(10)))
+        assert await Workflow(id="g").append(many("b", 10)) == 10
+        with pytest.raises(InvalidRequest, match='step "a9"'):
+            await Workflow(id="g").append(many("c", 10).add("a9", Step.new({})))
+        with pytest.raises(InvalidRequest, match="plian"):
+            await Workflow(id="g").append(many("d", 10).add("x", crawl("plian")))
+        assert (await Workflow(id="g").status()).total == 20
+    assert [row.key for row in world.store.graphs.list_graphs(states=[GraphState.EXECUTING])] == ["g"]
