@@ -14,7 +14,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -41,8 +40,6 @@ WAIT_S, PAUSES_S = 30.0, (0.5, 1.0, 2.0, 4.0)
 #: Most paths in one request. For more paths all steps are requested and filtered here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
-#: How often a graph is sent whose draft was removed meanwhile.
-ROUNDS = 3
 
 _ERRORS: Mapping[str, type[LifecycleError]] = {
     "idempotency_mismatch": DuplicateRequest,
@@ -78,10 +75,10 @@ class Gateway:
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         own = {"name": name, "tags": list(tags), "requested_by": user()}
-        for _ in range(ROUNDS):
-            with suppress(KeyError):  # somebody else's start of the same graph was refused, and its draft removed
-                return self._sent(key, spec, own, start=True)
-        raise PlatformUnavailable(f"graph {key!r}: its pages are removed while they are sent; start it again")
+        try:
+            return self._sent(key, spec, own, start=True)
+        except KeyError:  # somebody else's start of the same graph was refused, and the draft removed
+            return self._sent(key, spec, own, start=True)
 
     def _sent(self, key: str, spec: GraphSpec, own: Document, *, start: bool) -> bool:
         """Send a graph as a draft. Return whether it was not there. Raises ``KeyError`` if the draft was removed."""

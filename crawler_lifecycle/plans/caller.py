@@ -124,10 +124,10 @@ class HookGraphs:
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         pages = [page.decode() for page in encode_pages(spec)]
         if sum(map(len, pages)) > GRAPH_MAX:
-            cure = "let a step of a graph start it"
-            raise InvalidRequest(f"steps: more than {GRAPH_MAX} characters are too many for a manager's class; {cure}")
-        own = {"key": key, "name": name, "tags": list(tags), "options": asdict(spec.options)}
-        return bool(self._ask("start_graph", pages=pages, **own))
+            raise InvalidRequest(
+                f"steps: more than {GRAPH_MAX} characters; let a step of a graph start so large a graph"
+            )
+        return bool(self._ask("start_graph", pages=pages, **_started(key, spec, name, tags)))
 
     def __getattr__(self, name: str) -> Any:
         raise PlatformUnavailable(f"{name}: the class of a manager can only start graphs; ask about them elsewhere")
@@ -181,8 +181,7 @@ class _OwnGraph(AskedFiles):
         return list(self._of(key).ask("crawls", paths=paths))
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
-        own = {"key": key, "name": name, "tags": list(tags), "options": asdict(spec.options)}
-        return bool(self._worker.tell_much("start", encode_pages(spec), **own))
+        return bool(self._worker.tell_much("start", encode_pages(spec), **_started(key, spec, name, tags)))
 
     def find(self, **_: Any) -> list[Document]:
         raise _elsewhere("list graphs")
@@ -194,6 +193,10 @@ class _OwnGraph(AskedFiles):
         if key != self._key:
             raise _elsewhere(f"ask about graph {key}")
         return self._worker
+
+
+def _started(key: str, spec: GraphSpec, name: str | None, tags: Sequence[str]) -> Document:
+    return {"key": key, "name": name, "tags": list(tags), "options": asdict(spec.options)}
 
 
 def _elsewhere(what: str) -> PlatformUnavailable:
