@@ -30,6 +30,7 @@ from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 
 from . import meters
+from .abreast import Abreast
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -216,14 +217,12 @@ def send_event(events: EventStore, event: Event, send: Callable[[Event], None], 
 def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
     """Push a recorded event through each notifier that has not delivered it, and record each try.
 
-    A notifier that fails does not delay the others. Raises the first ``NotDelivered`` after all were tried.
+    All push at the same time, so several notifiers take no longer than one. Raises the first error after all were
+    tried.
     """
-    done, failures = events.delivered_by(event.seq), list[NotDelivered]()
-    for notifier in notifiers:
-        if notifier.name not in done:
-            try:
-                send_event(events, event, notifier.push, notifier.name)
-            except NotDelivered as error:
-                failures.append(error)
-    if failures:
-        raise failures[0]
+    done = events.delivered_by(event.seq)
+    pushing = Abreast[Notifier, Event | None](lambda one: send_event(events, event, one.push, one.name))
+    answers = [answer for _, answer in pushing.over([one for one in notifiers if one.name not in done])]
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer

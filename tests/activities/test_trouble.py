@@ -345,6 +345,16 @@ def test_of_two_notifiers_only_the_one_that_failed_is_tried_again(world: World, 
     assert (len(one.pushed), len(other.pushed)) == (1, 1)
 
 
+def test_two_notifiers_push_at_the_same_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tries of both then take as long as three tries of one. Each waits here for the other."""
+    fence, together, other = world.judged(), threading.Barrier(2), FakeNotifier("second")
+    world.more_notifiers.append(other)
+    for notifier in (world.notifier, other):
+        monkeypatch.setattr(notifier, "push", lambda event: together.wait(timeout=60) and None)
+    world.call("signal_pusher_started", fence)
+    assert [row["status"] for row in world.tables()["outbox_delivery"]] == ["delivered"] * 2
+
+
 def test_the_end_of_an_attempt_that_was_resumed_before_it_was_told_is_told_with_the_next(world: World) -> None:
     """Its verdict was committed, its worker died with the answer, and who resumed it was quicker than the next try."""
     world.judged()
