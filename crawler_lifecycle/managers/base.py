@@ -11,9 +11,9 @@ import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from inspect import cleandoc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import uuid4
 
 from crawler_lifecycle.domain.bounds import refusal
@@ -38,11 +38,29 @@ from .cycle import BUILDING, TURN, Cycle, Turn
 from .options import OptionParser, parse, start_from_here
 from .platform import Platform
 from .stats import Stats
-from .types import JobKey, JobMeta
+from .types import JobDict, JobKey, JobMeta
 
 _LOG = logging.getLogger(__name__)
 #: Most tags that a class may append with ``append_flow_tag``.
 FLOW_TAGS_MAX = 20
+_LISTS = "get_owned_jobs lists jobs"
+_FACTS = "get_job_metadata returns the facts of a job"
+#: What scripts of Scrapy Cloud ask of its API, and the method that answers here.
+_SCRAPY_CLOUD = {
+    "client": f"{_LISTS}, {_FACTS}, schedule_spider starts one",
+    "get_project": f"{_LISTS}, {_FACTS}, schedule_spider starts one",
+    "get_job": _FACTS,
+    "get_jobs": _LISTS,
+    "get_jobs_with_tags": _LISTS,
+    "get_project_running_spiders": _LISTS,
+    "get_keyvalue_job_tag": "get_job_tags returns the tags of a job",
+    "add_job_tags": "append_flow_tag adds a tag to the manager and its next jobs",
+    "remove_job_tags": "nothing removes a tag",
+    "finish": "set_close_reason sets the outcome, and workflow_loop returns False",
+    "schedule_script": "a script is a crawler of kind command, which schedule_spider starts",
+    "get_canonical_spidername": "spiders have the names of crawlers",
+    "get_sc_project_settings": "settings are in the catalogue of crawlers",
+}
 
 
 class BaseScript:
@@ -61,12 +79,14 @@ class BaseScript:
 
     args: Namespace
     argparser: OptionParser
+    #: The record of the started manager; without one, as for a script that starts it, all of it is empty.
+    _start = Start(0, "", "")
     project_id: str | None
     """Number or alias of the jobs' project (``--project-id``); ``None``: no project."""
 
     def __init__(self) -> None:
         self._platform_or_none = BUILDING.get()
-        start = self._platform_or_none.start() if self._platform_or_none is not None else Start(0, "", "")
+        start = self._platform_or_none.start() if self._platform_or_none is not None else self._start
         self._start = start
         #: State that survives every restart: JSON of at most 64 KiB.
         self.state: dict[str, Any] = deepcopy(start.state)
@@ -78,6 +98,12 @@ class BaseScript:
         self.set_flow_id_name(self.args)
         #: Keeps the work of ``__init__`` and ``on_start`` until the first cycle; no job starts before.
         self._cycle = Cycle.of(Facts(start.manager_id, start.attempt, 0.0, start.next_seq, paused=True), None)
+
+    def __getattr__(self, name: str) -> Any:
+        found = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in _SCRAPY_CLOUD:
+            found += f": there is no API of Scrapy Cloud; {_SCRAPY_CLOUD[name]} (docs/managers-scrapy-cloud.md)"
+        raise AttributeError(found, name=name, obj=self)
 
     @property
     def description(self) -> str:
@@ -170,7 +196,7 @@ class BaseScript:
         """Return the whole record of a job. Raises ``LookupError`` if no job has this key."""
         found = self._platform.job(jobkey)
         if found is None and jobkey in self._cycle.coming:
-            return {"key": jobkey, "state": "pending", "close_reason": None, "tags": self._cycle.coming[jobkey]}
+            return dict(self._cycle.coming[jobkey])
         if found is None:
             raise LookupError(f"job key {jobkey!r:.150}: no job has this key")
         return found
@@ -249,7 +275,7 @@ class BaseScript:
         started = replace(job, tags=self._job_tags(job, seq, waiting.retry))
         if waiting.item_id in window.reserved:
             window.pick(waiting, seq, started)
-        self._cycle.coming[key] = started.tags
+        self._cycle.coming[key] = _pending(key, started)
         if turn is not None:
             turn.key = key
         return key
@@ -303,6 +329,23 @@ class BaseScript:
     def _settle(self, turn: Turn) -> None:
         if turn.key is None:
             self._cycle.window.release(turn.waiting)
+
+
+def _pending(key: JobKey, job: Job) -> JobDict:
+    """Return a scheduled job in the form in which its run will be listed."""
+    unknown = (
+        "close_reason",
+        "pending_time",
+        "running_time",
+        "finished_time",
+        "items",
+        "pages",
+        "errors",
+        "run_id",
+        "cause",
+    )
+    found = {**asdict(job), "key": key, "state": "pending", "scrapystats": {}, "attempt": 1, **dict.fromkeys(unknown)}
+    return cast(JobDict, found)
 
 
 def option_parser(script: BaseScript, hosted: bool) -> OptionParser:

@@ -11,6 +11,7 @@ from crawler_lifecycle.domain.managers.manager import Ended, Facts, Hooked, Hook
 from crawler_lifecycle.domain.managers.window import Window
 
 from .platform import Platform
+from .types import JobDict
 
 _ERROR_MAX, _ERRORS_SHOWN = 1000, 3
 #: Seconds of a cycle in which new hooks of ends may begin. The limit lets their results be recorded soon, and lets the
@@ -56,8 +57,8 @@ class Cycle:
     ends: dict[str, Ended] = field(default_factory=dict)
     """Ends that ``check_running_jobs`` has not handled yet, by job key."""
     handled: dict[str, Ended] = field(default_factory=dict)
-    coming: dict[str, list[str]] = field(default_factory=dict)
-    """Tags of jobs that this cycle scheduled and that have no run yet, by job key."""
+    coming: dict[str, JobDict] = field(default_factory=dict)
+    """Jobs that this cycle scheduled and that have no run yet, by job key. They are pending."""
     begun: bool = False
     """False for the object before the first cycle."""
     again_s: float | None = None

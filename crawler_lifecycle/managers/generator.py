@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.managers.jobs import jobseq_of, merged, override_of, params_of, retry_delay, retry_params
-from crawler_lifecycle.domain.managers.manager import CYCLE_S, Added, Job, JobState
+from crawler_lifecycle.domain.managers.manager import CYCLE_PICKS, CYCLE_S, Added, Job, JobState
 from crawler_lifecycle.domain.managers.manager import jobseq as jobseq_tag
 from crawler_lifecycle.domain.managers.window import Later, Rules
 
@@ -234,6 +234,8 @@ class GeneratorCrawlManager(CrawlManager):
 class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
     """Schedules the jobs of a cycle concurrently; ``run`` is a coroutine (S-64).
 
+    With ``can_schedule_job_with_params`` they are scheduled one after the other: it may count those before it.
+
     >>> from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin
     >>> from crawler_lifecycle.managers.testing import simulate
     >>> class Shops(AsyncSchedulerCrawlManagerMixin):
@@ -257,19 +259,26 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
 
     async def workflow_loop(self) -> Any:
         self.check_running_jobs()
-        await self._start_waiting_at_once()
+        rules = self._rules()
+        at_once = 1 if self._overrides("can_schedule_job_with_params") else CYCLE_PICKS
+        while await self._start_waiting_at_once(rules, at_once):
+            pass
         return not self._cycle.window.over
 
-    async def _start_waiting_at_once(self) -> None:
-        """Reserve all free slots, and schedule the jobs for them concurrently."""
+    async def _start_waiting_at_once(self, rules: Rules, most: int) -> int:
+        """Reserve at most so many free slots, schedule the jobs for them concurrently, and return their number."""
         import asyncio
 
-        rules, turns = self._rules(), []
-        while self._cycle.took_s < CYCLE_S and (waiting := self._cycle.window.reserve(rules)) is not None:
+        turns = list[Turn]()
+        while len(turns) < most and self._cycle.took_s < CYCLE_S:
+            waiting = self._cycle.window.reserve(rules)
+            if waiting is None:
+                break
             turns.append(Turn(waiting))
         await asyncio.gather(*(self._start_one(turn) for turn in turns))
         for turn in turns:
             self._settle(turn)
+        return len(turns)
 
     async def _start_one(self, turn: Turn) -> None:
         TURN.set(turn)

@@ -6,6 +6,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, BinaryIO, Unpack
 
 from crawler_lifecycle.domain.bounds import refusal
@@ -61,7 +62,11 @@ class WorkFlowManager(BaseLoopScript):
     def add_argparser_options(self) -> None:
         super().add_argparser_options()
         if not self.name:
-            self.argparser.add_argument("name", help="Name of the manager.")
+            # A start that names the manager leaves the argument out, and may repeat it.
+            given = self._start.name or None
+            self.argparser.add_argument(
+                "name", nargs="?" if given else None, default=given, help="Name of the manager."
+            )
         self.argparser.add_argument(
             "--max-running-jobs",
             type=int,
@@ -118,17 +123,28 @@ class WorkFlowManager(BaseLoopScript):
 
     def _owned(self, query: OwnedQuery, lacks: set[str], count: int | None) -> Iterator[JobDict]:
         seen: set[str] = set()
+        for job in chain(self._recorded(query), self._scheduled(query)):
+            if count is not None and len(seen) >= count:
+                return
+            if job["key"] not in seen and not lacks.intersection(job.get("tags") or []):
+                seen.add(job["key"])
+                yield job
+
+    def _recorded(self, query: OwnedQuery) -> Iterator[JobDict]:
         while True:
             page = self._platform.owned_jobs(query)
             for job in page.jobs:
-                if count is not None and len(seen) >= count:
-                    return
-                if job["key"] not in seen and not lacks.intersection(job.get("tags") or []):
-                    seen.add(job["key"])
-                    yield JobDict(**job)  # type: ignore[typeddict-item]
+                yield JobDict(**job)  # type: ignore[typeddict-item]
             if page.after is None:
                 return
             query = replace(query, after=page.after)
+
+    def _scheduled(self, query: OwnedQuery) -> Iterator[JobDict]:
+        """Return the jobs that the current cycle has scheduled and that fit the query."""
+        for job in list(self._cycle.coming.values()):
+            fits = query.spider in (None, job["spider"]) and query.project_id in (None, job["project_id"])
+            if fits and job["state"] in query.states:
+                yield job
 
     def get_running_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
         """Return pending and running jobs of this manager, in the order of their start."""
@@ -220,8 +236,9 @@ class WorkFlowManager(BaseLoopScript):
         """
         if self._overrides("resume_running_job_hook"):
             for job in self.get_owned_jobs(state=["running", "pending"]):
-                self._platform.entering("resume_running_job_hook")
-                self.resume_running_job_hook(job)
+                if job["key"] not in self._cycle.coming:  # on_start may have scheduled jobs
+                    self._platform.entering("resume_running_job_hook")
+                    self.resume_running_job_hook(job)
         if self._overrides("resume_finished_job_hook") and not self.dont_acquire_finished_jobs:
             for job in self.get_finished_owned_jobs():
                 self._platform.entering("resume_finished_job_hook")

@@ -229,6 +229,29 @@ def test_s60_helpers_of_the_predicate() -> None:
     assert seen[0] == (1, {"a"}, {"b"})
 
 
+@pytest.mark.parametrize("base", [GeneratorCrawlManager, AsyncSchedulerCrawlManagerMixin])
+def test_s60_a_predicate_finds_the_jobs_that_its_cycle_has_scheduled(base: type[GeneratorCrawlManager]) -> None:
+    """They are pending, in every list and by their key, until their runs exist."""
+    states: list[Any] = []
+
+    class Alone(base):  # type: ignore[misc, valid-type]
+        name, loop_mode, spider = "alone", 60, "shops"
+
+        def set_parameters_gen(self) -> Any:
+            yield from pages(1, 2, 3)
+
+        def can_schedule_job_with_params(self, params: Any) -> bool:
+            found = [*self.get_running_jobs(spider="shops")]
+            states.extend((job["state"], self.get_job_metadata(job["key"])["state"]) for job in found)
+            assert not list(self.get_running_jobs(spider="other"))
+            assert not list(self.get_owned_jobs(state=["finished", "running"], lacks_tag=["FLOW_ID=x"], count=0))
+            return not found
+
+    record = simulate(Alone)
+    assert (order(record), record.most_live) == (["1", "2", "3"], 1)
+    assert ("pending", "pending") in states
+
+
 def test_s60_a_job_that_the_class_delays_itself() -> None:
     def on_start(self: GeneratorCrawlManager) -> None:
         self.add_delayed_jobs({"spider": "other", "spider_args": {"page": "9"}})

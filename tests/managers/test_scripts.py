@@ -393,3 +393,35 @@ def test_a_script_of_its_own_reads_its_options_and_has_no_jobs(
         generator()()
     assert left.value.code == 2
     assert "invalid int value: 'many'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        (lambda script: script.client.get_job("1/2/3"), "get_owned_jobs lists jobs"),
+        (lambda script: script.get_project(), "schedule_spider starts one"),
+        (lambda script: script.add_job_tags(tags=["a"]), "append_flow_tag adds a tag"),
+        (lambda script: script.finish("1/2/3"), "set_close_reason sets the outcome"),
+    ],
+)
+def test_the_api_of_scrapy_cloud_is_answered_with_what_to_call_here(call: Any, instead: str) -> None:
+    class Moved(CrawlManager):
+        name, spider = "moved", "shops"
+
+        def on_start(self) -> None:
+            call(self)
+
+    with pytest.raises(ClassError, match="there is no API of Scrapy Cloud; .*" + instead):
+        simulate(Moved)
+
+
+def test_any_other_missing_attribute_is_answered_as_usual() -> None:
+    class Odd(CrawlManager):
+        name, spider = "odd", "shops"
+
+        def on_start(self) -> None:
+            assert not hasattr(self, "client")
+            self.no_such_thing()  # type: ignore[attr-defined]
+
+    with pytest.raises(ClassError, match="'Odd' object has no attribute 'no_such_thing'"):
+        simulate(Odd)
