@@ -365,6 +365,10 @@ def _picks(row: Document) -> bool:
     return _live(row) and not row.get("paused")
 
 
+def _cut_off(row: Document) -> bool:
+    return row.get("status") == "FAILED" and row.get("outcome") in ("cancelled", "cancel_timeout")
+
+
 def _window(row: Document) -> str:
     return f"{row.get('live') or 0} live" + (f" of at most {row['cap']}" if row.get("cap") else "")
 
@@ -422,6 +426,7 @@ MANAGER = Subject(
         Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
         Action("pause", "Pause", "It starts no more jobs; its runs continue.", _picks),
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
+        Action("redo", "Resume, and redo what its stop cut off", _GOES_ON, _cut_off, body={"redo": True}, via="resume"),
         Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
     ),
     empty="There are no managers. A manager starts one run after another, with a limit for runs at once. Start it with "

@@ -102,7 +102,7 @@ class Gateway:
         parts = (store.initiation, store.additions, store.stops, store.runs, store.deletion)
         self.commands = Commands(*parts, workflows, crawlers, clock)
         self.deliveries = Deliveries(store.runs, store.events, store.exports, workflows, self.archive)
-        self.manager_commands = ManagerCommands(store.managers, store.plans, workflows, crawlers, clock)
+        self.manager_commands = ManagerCommands(store.managers, store.plans, self.commands, workflows, crawlers, clock)
         self.manager_views = ManagerViews(store.managers, blocked, clock)
         self.graph_commands = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
         self.graph_views = GraphViews(store.graphs, blocked, clock)

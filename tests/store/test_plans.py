@@ -545,6 +545,7 @@ def managing(world: World, size: Size) -> None:
     )
     managers.live_jobs(managed.id)
     managers.live_runs(managed.id)
+    managers.cut_off_runs(managed.id)
     managers.list_jobs(managed.id, 500)
     managers.list_jobs(managed.id, states=[JobState.ENDED])
     managers.add_jobs(managed.id, [job(n, spider="x") for n in range(500)], "page-1")

@@ -132,10 +132,16 @@ def pause(manager: ManagerId, /, *managers: ManagerIds) -> int:
     return MANAGER.each((manager, *managers), "pause")
 
 
-def resume(manager: ManagerId, /, *, wait: End = False) -> int:
+def resume(
+    manager: ManagerId,
+    /,
+    *,
+    redo: Annotated[bool, Parameter(negative=(), help="also continue the runs that its stop ended")] = False,
+    wait: End = False,
+) -> int:
     """Resume a paused manager, or start the next attempt of one that has ended."""
     with current().gateway() as gateway:
-        answer = gateway.post(MANAGER.path(manager, "/resume"))
+        answer = gateway.post(MANAGER.path(manager, "/resume"), {"redo": True} if redo else None)
         if wait:
             return MANAGER.await_end(gateway, manager, after=answer)
     MANAGER.show([answer])

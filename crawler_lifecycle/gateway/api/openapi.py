@@ -81,6 +81,10 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "graceful": ("Stop its runs too", {"reason": "wrong list"}),
         "leave": ("Let its runs continue", {"leave": True}),
     },
+    "resumeManager": {
+        "rest": ("The jobs that have not begun", {}),
+        "redo": ("Also the runs that its stop ended", {"redo": True}),
+    },
     "capManager": {"ten": ("At most ten runs at once", {"cap": 10})},
     "putSchedule": {
         "nightly": (

@@ -32,6 +32,7 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
 from crawler_lifecycle.gateway.runs.commands import (
     LATER,
     Commanded,
+    Commands,
     check_foreign,
     existing,
     mismatch,
@@ -39,14 +40,14 @@ from crawler_lifecycle.gateway.runs.commands import (
     notify,
 )
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.requests import texts
+from crawler_lifecycle.gateway.runs.requests import ResumeRun, texts
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 
-from .requests import NAME_PATTERN, AddedJobs, AddJobs, StartManager, StopManager, job_of
+from .requests import NAME_PATTERN, AddedJobs, AddJobs, ResumeManager, StartManager, StopManager, job_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,12 @@ NEXT_CYCLE = "The change is recorded, but Temporal is down. It takes effect with
 TAKEN_UP = "The manager was not paused, but it had no workflow: a new workflow was started."
 UNKNOWN = "Temporal is down; within a minute after it is back, a manager without a workflow gets one by itself."
 NEXT_ATTEMPT = "The manager continues as its next attempt."
+CUT_OFF = (
+    "Its live runs are stopped. A resume does not repeat their jobs, unless it redoes them: "
+    "crawlctl manager resume {} --redo."
+)
+#: The number of runs that ``redo`` resumes at once.
+REDONE_AT_ONCE = 10
 #: Seconds between the tries of a resume while the workflow of the former attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
 #: Seconds between the readings of its row until the workflow has recorded the next attempt.
@@ -79,6 +86,7 @@ class ManagerCommands:
 
     managers: ManagerStore
     plans: PlanStore
+    runs: Commands
     workflows: Workflows
     crawlers: Crawlers
     clock: Callable[[], datetime]
@@ -99,12 +107,12 @@ class ManagerCommands:
         check_foreign("parent", body.parent)
         request_id = key if key is not None else uuid.uuid4().hex
         plan, note = await self._plan(body, chosen(body.project))
-        name = body.name or body.crawler or (plan.name if plan else None)
+        name = body.name or body.crawler or (plan.name or _name_in(plan, body.argv) if plan else None)
         if name is None and plan is None:
             detail = "name: missing, and no plans worker has registered the class yet; give a name, or send this again"
             raise unavailable("plans_unknown", detail)
         if name is None:
-            raise InvalidRequest("name: missing, and the class has none; give a name")
+            raise InvalidRequest("name: missing, and the class has none; give a name, or the name in argv")
         if not re.fullmatch(NAME_PATTERN, name):
             cure = f"give a name of at most {NAME_MAX} letters, digits and _ . - in addition to the plan"
             raise refusal("name", name, cure)
@@ -231,7 +239,8 @@ class ManagerCommands:
         if row.status.terminal:
             return Commanded(row, fresh=False, note="The manager had already ended; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
-        return Commanded(row, fresh, await self._notified(row))
+        cut_off = CUT_OFF.format(manager_id) if row.counts.live and not row.leave else None
+        return Commanded(row, fresh, " ".join(filter(None, (await self._notified(row), cut_off))) or None)
 
     async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
         """Start no more jobs. Runs that execute continue."""
@@ -240,9 +249,14 @@ class ManagerCommands:
             return Commanded(row, fresh=False)
         return await self._steer(manager_id, paused=True)
 
-    async def resume(self, manager_id: int) -> Commanded[ManagerRow]:
-        """Continue a paused manager, or one without a workflow. An ended manager continues as its next attempt."""
+    async def resume(self, manager_id: int, body: ResumeManager | None = None) -> Commanded[ManagerRow]:
+        """Continue a paused manager, or one without a workflow. An ended manager continues as its next attempt.
+
+        With ``redo`` the runs that a stop of the manager ended continue first. A repeat resumes those that are left.
+        """
         row = await self.find(manager_id)
+        if body is not None and body.redo and row.status is not RunStatus.STOPPING:
+            await self._redo(manager_id)
         if row.status.terminal:
             return Commanded(await self._resume(row), note=NEXT_ATTEMPT)
         if row.status is RunStatus.STOPPING:
@@ -254,6 +268,12 @@ class ManagerCommands:
         except TemporalUnavailable:
             return Commanded(row, fresh=False, note=f"The manager was not paused. {UNKNOWN}")
         return Commanded(row, begun, TAKEN_UP if begun else "The manager was not paused.")
+
+    async def _redo(self, manager_id: int) -> None:
+        last = 0
+        while runs := await run_in_threadpool(self.managers.cut_off_runs, manager_id, last, REDONE_AT_ONCE):
+            await asyncio.gather(*(self.runs.resume(run.run_id, ResumeRun(), run.attempt) for run in runs))
+            last = runs[-1].run_id
 
     async def cap(self, manager_id: int, cap: int) -> Commanded[ManagerRow]:
         """Set the most jobs that may be live at once. 0: the number that the class sets."""
@@ -304,6 +324,26 @@ class ManagerCommands:
                     check_sizes(job.spider_args, job.job_settings)
             except InvalidRequest as error:
                 raise InvalidRequest(f"jobs[{n}].{error}") from None
+
+
+def _name_in(plan: PlanRow, argv: Sequence[str]) -> str | None:
+    """Return the name in a command line, for a class without a name: its options have an argument ``name`` then."""
+    arguments = [option["name"] for option in plan.options if not option["name"].startswith("-")]
+    if "name" not in arguments:
+        return None
+    flags = {
+        text
+        for option in plan.options
+        if option.get("type") == "flag"
+        for text in (option["name"], *option.get("aliases", ()))
+    }
+    given, of_option = [], False
+    for word in argv:
+        is_option = word.startswith("-")
+        if not is_option and not of_option:
+            given.append(word)
+        of_option = is_option and word not in flags and "=" not in word
+    return dict(zip(arguments, given, strict=False)).get("name")
 
 
 def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.progress import HOUR, Pace, parts_of, sentence
-from crawler_lifecycle.gateway.managers.requests import StopManager
+from crawler_lifecycle.gateway.managers.requests import ResumeManager, StopManager
 from crawler_lifecycle.gateway.managers.routes import JobFilters, ManagerDetail, ManagerFilters, ManagerId, ManagerViews
 from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.page.parts.chosen import NUMBERED, ChosenForm, press
@@ -121,5 +121,5 @@ async def _carried_out(commands: ManagerCommands, manager_id: int, asked: Manage
         case "cap":
             done = await commands.cap(manager_id, asked.cap or 0)
         case _:
-            done = await commands.resume(manager_id)
+            done = await commands.resume(manager_id, ResumeManager(**asked.action.body))
     return asked.sentence(done.fresh, done.note, cap=asked.cap or "the number that its class sets")

@@ -162,6 +162,12 @@ class StopManager(StopBody):
             raise InvalidRequest("leave: not allowed with force; give force to kill runs, or leave to keep them")
 
 
+class ResumeManager(StrictBody):
+    """Body of ``POST /v1/managers/{manager_id}/resume``. All fields are optional."""
+
+    redo: bool = Field(default=False, description="Also continue the runs that a stop of the manager ended")
+
+
 class SetCap(StrictBody):
     """Body of ``POST /v1/managers/{manager_id}/cap``: the most live jobs. 0 is the number that the class sets."""
 

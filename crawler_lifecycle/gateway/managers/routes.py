@@ -25,7 +25,14 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Paging, Searched, cut, order
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
-from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
+from crawler_lifecycle.gateway.managers.requests import (
+    AddedJobs,
+    AddJobs,
+    ResumeManager,
+    SetCap,
+    StartManager,
+    StopManager,
+)
 from crawler_lifecycle.gateway.runs.answers import Stop
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
@@ -222,6 +229,7 @@ class PlanList(BaseModel):
 _Start = Annotated[StartManager, Depends(JsonBody(StartManager))]
 _Stop = Annotated[StopManager, Depends(JsonBody(StopManager, optional=True))]
 _Jobs = Annotated[AddJobs, Depends(JsonBody(AddJobs))]
+_Resume = Annotated[ResumeManager, Depends(JsonBody(ResumeManager, optional=True))]
 _Cap = Annotated[SetCap, Depends(JsonBody(SetCap))]
 
 ManagerId = Annotated[int, Path(ge=1, le=ID_MAX)]
@@ -265,9 +273,12 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         return answer(await commands.pause(manager_id), response)
 
     @app.post("/v1/managers/{manager_id}/resume", operation_id="resumeManager", status_code=202, responses=same)
-    async def resume_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
-        """Continue a paused manager. A manager that has ended continues as its next attempt."""
-        return answer(await commands.resume(manager_id), response)
+    async def resume_manager(manager_id: ManagerId, body: _Resume, response: Response) -> AcceptedManager:
+        """Continue a paused manager. A manager that has ended continues as its next attempt.
+
+        The runs that its stop ended do not continue, unless `redo` is true.
+        """
+        return answer(await commands.resume(manager_id, body), response)
 
     @app.post("/v1/managers/{manager_id}/cap", operation_id="capManager", status_code=202, responses=same)
     async def cap_manager(manager_id: ManagerId, body: _Cap, response: Response) -> AcceptedManager:

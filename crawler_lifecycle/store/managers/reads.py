@@ -7,18 +7,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Select, case, func, select
+from sqlalchemy import Connection, Select, case, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, manager_workflow_id
+from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
 from crawler_lifecycle.ports.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import seen, wanted
 from crawler_lifecycle.store.base.search import Listed, Listing, Reach, counted
 from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
-from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, cancellation_log, run_history
 
 from .queries import BY_END, HOLDING, in_states, jobs_that_live, known
 from .rows import listed_job, live_row, manager_row, waiting_row
@@ -165,12 +166,31 @@ class ManagerReads(ManagerPart):
         with self._db.reading() as conn:
             return known(conn, manager_id, identities)
 
+    def cut_off_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
+        """Return runs of the manager that a stop of it has ended, and that nobody has resumed since, by id.
+
+        Raises ``RunNotFound``.
+        """
+        r, c = run_history.c, cancellation_log.c
+        with self._db.reading() as conn:
+            parent, mine = _children(conn, manager_id)
+            # The id of such a stop is that of the manager, and a resume begins an attempt without a stop.
+            of_manager = select(c.id).where(c.run_id == r.run_id, c.attempt == r.attempt, c.request_id.like(mine))
+            query = select(r.run_id).where(r.parent == parent, r.status == RunStatus.FAILED.value)
+            query = query.where(r.run_id > after_run_id, r.outcome.in_(STOPPED_OUTCOMES), of_manager.exists())
+            query = query.where(r.deleted_at.is_(None)).order_by(r.run_id).limit(limit)
+            return runs_by_id(conn, list(conn.execute(query).scalars()))
+
     def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
         """Return runs that the manager started and that have not ended, by id. Raises ``RunNotFound``."""
-        m = manager.c
         with self._db.reading() as conn:
-            row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()
-            if row is None:
-                raise RunNotFound(f"There is no manager {manager_id}")
-            parent, mine = manager_workflow_id(str(row.name), str(row.flow_id)), f"manager/{manager_id}/%"
+            parent, mine = _children(conn, manager_id)
             return runs_by_id(conn, live_runs(conn, parent, mine, after=after_run_id, limit=limit))
+
+
+def _children(conn: Connection, manager_id: int) -> tuple[str, str]:
+    """Return the parent of the manager's runs, and the LIKE pattern of their requests. Raises ``RunNotFound``."""
+    row = conn.execute(select(_m.name, _m.flow_id).where(_m.manager_id == manager_id)).one_or_none()
+    if row is None:
+        raise RunNotFound(f"There is no manager {manager_id}")
+    return manager_workflow_id(str(row.name), str(row.flow_id)), f"manager/{manager_id}/%"

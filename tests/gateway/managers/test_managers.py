@@ -87,6 +87,37 @@ def test_a_class_is_started_with_its_options(world: World, client: TestClient) -
     assert row.tags == ["a", "b"]
 
 
+NAMELESS_OPTIONS = [
+    *OPTIONS,
+    {"name": "--quick", "aliases": ["-q"], "type": "flag"},
+    {"name": "name"},
+    {"name": "spider"},
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"name": "one"}, "one"),
+        ({"argv": ["two", "shops"]}, "two"),
+        ({"argv": ["--units", "3", "-q", "--flow-id=f", "two", "shops"]}, "two"),
+        ({"argv": ["shops"], "name": "one"}, "one"),
+    ],
+)
+def test_a_class_without_a_name_gets_one_by_either_door(
+    world: World, client: TestClient, body: dict[str, Any], name: str
+) -> None:
+    nameless = replace(SHOPS, plan="shops.managers:Any", name=None, options=NAMELESS_OPTIONS)
+    world.store.plans.register_plans("worker-1", [nameless])
+    found = start(client, plan=nameless.plan, **body)
+    assert (found.status_code, found.json().get("name")) == (202, name)
+    missing = start(client, plan=nameless.plan, argv=["--units", "3"])
+    assert (missing.status_code, missing.json()["detail"].partition(";")[0]) == (
+        422,
+        "name: missing, and the class has none",
+    )
+
+
 def test_a_crawler_is_started_with_options_of_the_built_in_manager(world: World, client: TestClient) -> None:
     options = {
         "args": {"site": "http://a"},

@@ -11,13 +11,18 @@ import pytest
 from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.activities.managers.cycles import CycleOrder
+from crawler_lifecycle.domain.managers.manager import ManagerResult
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.managers.requests import ResumeManager, StopManager
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.plans import manager
 from crawler_lifecycle.workflows.plans.manager import NO_WORKER
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick
+from tests.workflows.test_late_starts import commands
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -71,6 +76,46 @@ async def test_a_stop_ends_every_run_and_then_the_manager(real_lab: Lab, how: st
     if how in ("stop", "row"):
         assert result.cause == "Stopped by ada: enough"
         assert {run.stop.requested_by for run in runs} == {"ada"}
+
+
+async def test_a_resume_redoes_what_the_stop_cut_off_only_when_asked(real_lab: Lab) -> None:
+    """The runs go on as their next attempts, hold the slots, and their ends have hooks; a repeat finds none."""
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(4)], window=2)
+    managers = real_lab.store.managers
+    gateway = ManagerCommands(
+        managers,
+        real_lab.store.plans,
+        commands(real_lab),
+        Workflows(real_lab.client),
+        Crawlers(real_lab.scheduler),
+        lambda: datetime.now(UTC),
+    )
+    async with m.plans():
+        handle = await running(m, 2)
+        [first, second] = m.runs()
+        by_hand = real_lab.client.get_workflow_handle(second.owner_workflow_id)
+        await by_hand.signal("stop", {"requested_by": "bob"})
+        await real_lab.until(lambda: m.runs()[1].status.terminal)
+        await real_lab.until(lambda: len(m.lab.cluster.alive()) == 2)
+        stopped = await gateway.stop(1, StopManager(reason="enough", requested_by="ada"))
+        assert "crawlctl manager resume 1 --redo" in (stopped.note or "")
+        assert (await real_lab.ended(handle)).outcome == "cancelled"
+        cut_off = [run.run_id for run in managers.cut_off_runs(1)]
+        assert cut_off == [first.run_id, 3], "not the run that a person stopped by itself"
+
+        real_lab.cluster.behaviour = Behaviour(executes=0)
+        await gateway.resume(1, ResumeManager(redo=True))
+        again = real_lab.client.get_workflow_handle("manager/stream/f1", result_type=ManagerResult)
+        assert (await real_lab.ended(again)).status == "COMPLETED"
+    assert [(run.run_id, run.attempt, str(run.status)) for run in m.runs()] == [
+        (1, 2, "COMPLETED"),
+        (2, 1, "FAILED"),
+        (3, 2, "COMPLETED"),
+        (4, 1, "COMPLETED"),
+    ]
+    assert {(1, 0, 2, False), (3, 0, 2, False)} <= set(m.plan.ends)
+    assert managers.cut_off_runs(1) == []
 
 
 async def test_force_kills_what_a_plain_stop_could_not_end(real_lab: Lab) -> None:
