@@ -38,7 +38,7 @@ from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.projects import DEFAULT
-from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
+from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, Quotas, What, check_quota_keys
 from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
@@ -531,6 +531,12 @@ class Settings(BaseSettings):
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""
+
+    @field_validator("quotas")
+    @classmethod
+    def _quotas(cls, value: Quotas) -> Quotas:
+        check_quota_keys(value)
+        return value
 
     @field_validator("retries")
     @classmethod

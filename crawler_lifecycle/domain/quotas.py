@@ -18,8 +18,13 @@ from .errors import InvalidRequest, QuotaReached
 KINDS: Mapping[str, str] = {"token": "caller", "pool": "pool", "project": "project"}
 #: Keys of the setting: KIND:NAME, and KIND:* for every name without an entry of its own.
 QUOTA_KEY = rf"^({'|'.join(KINDS)}):(\*|(oidc:)?[A-Za-z0-9][A-Za-z0-9._@+|=-]{{0,63}})$"
-#: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not execute yet.
-What = Literal["starts_per_hour", "live_tasks", "tasks_per_run", "waiting_tasks"]
+#: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not execute yet; of a
+#: project also what may be open.
+What = Literal[
+    "starts_per_hour", "live_tasks", "tasks_per_run", "waiting_tasks", "managers", "graphs", "schedules", "webhooks"
+]
+#: Limits of a project only. They are counted when one more is opened, and not at the start of a run.
+OPEN = ("managers", "graphs", "schedules", "webhooks")
 #: The highest quota, because a start counts up to as many rows; and the most keys of the setting.
 QUOTA_MAX, QUOTAS_MAX = 1_000_000, 1_000
 #: The time for which a start counts.
@@ -75,6 +80,20 @@ class Limit:
             seconds = max(1.0, (self.free_at - now).total_seconds())
             raise QuotaReached(f"{text}; free at {self.free_at:%Y-%m-%dT%H:%M:%SZ}, in {math.ceil(seconds)} s", seconds)
         raise QuotaReached(f"{text}, and {tasks} more wanted; free when tasks end: try again in {AGAIN_S:g} s", AGAIN_S)
+
+
+def quota_of(quotas: Quotas, project: str, what: str) -> int | None:
+    """Return the most of this that a project may have open; ``None``: there is no quota."""
+    limits: Mapping[str, int] = quotas.get(f"project:{project}", quotas.get("project:*", {}))
+    return limits.get(what)
+
+
+def check_quota_keys(quotas: Quotas) -> None:
+    """Raise ``ValueError`` for a limit of what only projects have."""
+    for key, limits in quotas.items():
+        wrong = [what for what in limits if what in OPEN and not key.startswith("project:")]
+        if wrong:
+            raise ValueError(f"{key}: {wrong[0]} is a quota of projects; give it under project:NAME or project:*")
 
 
 def limits_of(quotas: Quotas, run: Mapping[str, object]) -> list[Limit]:

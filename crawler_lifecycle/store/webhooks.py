@@ -118,12 +118,13 @@ class WebhookStore(StorePart):
             # The present deliverer has the old definition, so it loses the right to deliver.
             new |= {"revision": found["revision"] + 1, "failing_since": None, "error": None, "follower": None}
         else:
-            self._check_most(conn, webhook, _w.deleted_at.is_(None))
+            owner = chosen(project, ALL) if found is None else found["project"]
+            self._check_most(conn, webhook, _w.deleted_at.is_(None), owner)
             new |= {"through_seq": _newest(conn), "webhook_uid": self.new_uid(), "deleted_at": None, "created_at": now}
             new |= dict.fromkeys(("paused_at", "pause_reason", "failing_since", "error", "delivered_at", "follower"))
             new |= {"revision": 1 if found is None else found["revision"] + 1}
         if found is None:
-            conn.execute(insert(webhook).values(name=name, project=chosen(project, ALL), **new))
+            conn.execute(insert(webhook).values(name=name, project=owner, **new))
         else:
             conn.execute(update(webhook).where(_w.webhook_id == found["webhook_id"]).values(**new))
         return made(WebhookRow, needed_row(conn, webhook, name)), True

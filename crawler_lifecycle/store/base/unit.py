@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,12 +15,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select, update
 
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
-from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, TooManyOpen
+from crawler_lifecycle.domain.errors import Fenced, QuotaReached, RunIsLive, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.projects import only
-from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
+from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas, quota_of
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import tail
 from crawler_lifecycle.ports.graphs import GraphFence
@@ -198,6 +199,11 @@ def stop_of(run: Row) -> StopIntent | None:
     return StopIntent(**{name: run[f"stop_{name}"] for name in _STOP})
 
 
+def _count(conn: Connection, table: Table, *conditions: ColumnElement[bool]) -> int:
+    """Return the number of rows that meet all conditions."""
+    return conn.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one()
+
+
 class StorePart:
     """The base class of the parts of the store: the database, the clock and the limits."""
 
@@ -227,17 +233,29 @@ class StorePart:
         """The pools of the settings that the present caller may use."""
         return self._pools.of_project(only())
 
-    def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
-        """Raise ``TooManyOpen`` unless this table may have one more open row.
+    def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool], project: str) -> None:
+        """Raise ``TooManyOpen`` or ``QuotaReached`` unless this project may have one more open row of this table.
 
-        Other transactions that open a row wait for this one, so that together they cannot exceed the limit.
+        The projects share the limit of the installation. One that has less than an equal share is never refused because
+        of the others, so that together they may have some more than the limit. Other transactions that open a row wait
+        for this one, so that together they cannot exceed it.
         """
         conn.execute(select(outbox_counter.c.seq).with_for_update())
-        kind, most = f"{table.name}s", self._most[f"{table.name}s"]
-        there = conn.execute(select(func.count()).select_from(table).where(is_open)).scalar_one()
-        if there >= most:
+        kind = f"{table.name}s"
+        most = self._most[kind]
+        mine = table.c.project == project
+        quota = quota_of(self._quotas, project, kind)
+        if quota is not None and (used := _count(conn, table, is_open, mine)) >= quota:
+            text = f"quota {kind} of project {project}: {used} of {quota} in use"
+            raise QuotaReached(f"{text}; end or delete one, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
+        if _count(conn, table, is_open) < most:
+            return
+        there = Counter(conn.execute(select(table.c.project).where(is_open)).scalars())
+        share = most // len({*there, project})
+        if there[project] >= max(share, 1):
             limit = f"at most {most} {kind} may be open (LIFECYCLE_LIMITS__{kind.upper()})"
-            raise TooManyOpen(f"{limit}, and as many are; end or delete one, or raise the limit")
+            own = f" ({there[project]} of project {project})" if share < most else ""
+            raise TooManyOpen(f"{limit}, and as many are{own}; end or delete one, or raise the limit")
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:

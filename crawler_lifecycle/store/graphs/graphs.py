@@ -97,7 +97,7 @@ class GraphStore(GraphCalls, GraphReads):
                 unit.write()
                 unit.announce(unit.change_event)
             elif is_new:
-                self._check_most(conn, graph, _IS_OPEN)
+                self._check_most(conn, graph, _IS_OPEN, unit.row["project"])
             return _shown(unit), is_new
 
         return self._db.inserting(f"graph {new.key!r}", reserve)
@@ -145,7 +145,7 @@ class GraphStore(GraphCalls, GraphReads):
         context = dict(spec.context) or None
         unit.conn.execute(update(graph).where(graph.c.graph_id == unit.id).values(context=context))
         # It comes last: all writers of events wait for it, and it must not wait for a row while it is held.
-        self._check_most(unit.conn, graph, _IS_OPEN)
+        self._check_most(unit.conn, graph, _IS_OPEN, unit.row["project"])
         unit.set(state=GraphState.EXECUTING.value)
 
     def draft_spec(self, graph_id: int) -> GraphSpec:
@@ -211,7 +211,7 @@ class GraphStore(GraphCalls, GraphReads):
                 return int(before[1])
             _check_takes_commands(unit)
             if unit.over:
-                self._check_most(unit.conn, graph, _IS_OPEN)
+                self._check_most(unit.conn, graph, _IS_OPEN, unit.row["project"])
             answer = _change(unit, how, load_graph(unit.conn, unit.row))
             unit.row["commands"] = [*commands, [request_id, answer]][-COMMANDS_MAX:]
             return answer

@@ -70,13 +70,13 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
                 "other options; stop it first, or use another flow_id"
             )
         if unit.status.terminal and not new.fresh:
-            self._check_most(conn, manager, _IS_OPEN)
+            self._check_most(conn, manager, _IS_OPEN, unit.row["project"])
             unit.set(**_asked(new), sealed=False)  # after a repeated start people may send more items
             unit.write()
         return manager_row(unit.row), False
 
     def _insert(self, conn: Connection, new: NewManager) -> ManagerRow:
-        self._check_most(conn, manager, _IS_OPEN)
+        self._check_most(conn, manager, _IS_OPEN, chosen(new.project))
         row = {**_new_row(new, self._clock()), "manager_uid": self.new_uid()}
         [manager_id] = conn.execute(insert(manager).values(**row)).inserted_primary_key  # type: ignore[misc]
         there = read_row(conn, manager, manager_id, lock="write")

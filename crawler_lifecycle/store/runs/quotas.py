@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from crawler_lifecycle.domain.pools import Pools
-from crawler_lifecycle.domain.quotas import KINDS, WINDOW, Limit, Quotas, limits_of
+from crawler_lifecycle.domain.quotas import KINDS, OPEN, WINDOW, Limit, Quotas, limits_of
 from crawler_lifecycle.domain.task import ALIVE, TaskStatus
 from crawler_lifecycle.store.base.outbox import outbox_counter
 from crawler_lifecycle.store.base.unit import StorePart
@@ -34,7 +34,7 @@ def check_quotas(
     count wait for the end of this one, so that together they cannot exceed it. The error tells a caller of one project
     nothing about the use of a pool by others.
     """
-    limits = limits_of(quotas, run)
+    limits = [limit for limit in limits_of(quotas, run) if limit.what not in OPEN]
     for limit in limits:
         limit.check_size(present or 0, tasks)
     others = {"tasks_per_run"} if present is None else {"tasks_per_run", "starts_per_hour"}
@@ -65,7 +65,7 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
     r, t = run_history.c, task_history.c
     column = KINDS[limit.kind]
     mine = r[column] == run[column]
-    if limit.what == "tasks_per_run":
+    if limit.what in ("tasks_per_run", *OPEN):
         return limit
     if limit.what == "starts_per_hour":
         # After the clock was set back by more than the window, starts of the future count no more.

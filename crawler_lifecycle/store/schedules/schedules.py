@@ -60,10 +60,11 @@ class ScheduleStore(StorePart):
         now, found, tell = self._clock(), row_to_put(conn, schedule, name, project), list[Row]()
         new = {"definition": dict(definition), "requested_by": by, "updated_at": now}
         if found is None or found["deleted_at"] is not None:
-            self._check_most(conn, schedule, _s.deleted_at.is_(None))
+            owner = chosen(project) if found is None else found["project"]
+            self._check_most(conn, schedule, _s.deleted_at.is_(None), owner)
         if found is None:
             empty = {"revision": 1, "failures_after": 0, "checked_until": now, "created_at": now}
-            conn.execute(insert(schedule).values(name=name, project=chosen(project), **empty, **new))
+            conn.execute(insert(schedule).values(name=name, project=owner, **empty, **new))
         elif found["definition"] == new["definition"] and found["deleted_at"] is None:
             return made(ScheduleRow, found), False
         else:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.errors import TooManyOpen
+from crawler_lifecycle.domain.errors import QuotaReached, TooManyOpen
 from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports.runs import Owner
@@ -118,6 +119,39 @@ def test_of_many_at_once_no_one_too_many_is_made(small: Store, few: World, kind:
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(one, range(8))) == MOST
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_project_below_its_share_is_not_refused_because_of_another(few: World, kind: str) -> None:
+    make, _ = KINDS[kind]
+    with limited("b"):
+        make(few, 0), make(few, 1)
+    with limited("a"):
+        make(few, 2)
+        with pytest.raises(TooManyOpen, match=r"as many are \(1 of project a\); end or delete one"):
+            make(few, 3)
+    with limited("b"), pytest.raises(TooManyOpen):
+        make(few, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quota_of_a_project_counts_what_is_open(store_url: str, clock: Clock, kind: str) -> None:
+    make, end = KINDS[kind]
+    store = open_store(
+        store_url, clock=clock, quotas={"project:default": {f"{kind}s": 1}, "project:*": {f"{kind}s": 0}}
+    )
+    try:
+        world = World(store, clock)
+        with limited("default"):
+            make(world, 0)
+            with pytest.raises(QuotaReached, match=rf"^quota {kind}s of project default: 1 of 1 in use; end or delete"):
+                make(world, 1)
+            end(world)
+            make(world, 2)
+        with limited("other"), pytest.raises(QuotaReached, match=rf"^quota {kind}s of project other: 0 of 0 in use"):
+            make(world, 3)
+    finally:
+        store.close()
 
 
 @pytest.mark.parametrize("kind", ["manager", "schedule", "webhook"])
