@@ -255,3 +255,16 @@ def test_a_folder_that_is_missing_is_named_with_the_setting_that_says_where(tmp_
     with pytest.raises(StoreUnavailable, match="LIFECYCLE_DATABASE__URL"), engine_module.translated():
         engine.connect()
     engine.dispose()
+
+
+def test_the_schema_of_tests_is_written_over_no_database_that_is_there(tmp_path: Path) -> None:
+    """A second worker of a benchmark makes its tables while the first one has them open."""
+    url = make_tables(f"sqlite:///{tmp_path}/state.db")
+    store = open_store(url)
+    try:
+        row, _ = store.initiation.reserve_run(RunRequest(crawler="a"), "once")
+        assert make_tables(url) == url
+        assert store.runs.get_run(row.run_id) is not None
+    finally:
+        store.close()
+    assert [file.name for file in tmp_path.iterdir() if file.suffix not in (".db-wal", ".db-shm")] == ["state.db"]

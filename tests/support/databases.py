@@ -6,7 +6,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,18 @@ def fresh_database(folder: Path, name: str = "lab.db") -> Iterator[str]:
 
 
 def make_tables(url: str) -> str:
-    """Give an empty database the schema of this build, SQLite by a copy, which takes a hundredth; its URL."""
+    """Give an empty database the schema of this build, SQLite by a copy, which takes a hundredth; its URL.
+
+    A file that exists stays as it is: other processes may have it open.
+    """
     kind, _, file = url.partition(":///")
     if kind == "sqlite":
-        Path(file).write_bytes(_migrated())
+        copy = Path(f"{file}.{os.getpid()}.new")
+        if not Path(file).exists():
+            copy.write_bytes(_migrated())
+            with suppress(FileExistsError):  # another process was first
+                os.link(copy, file)
+            copy.unlink()
     else:
         upgrade(url)
     return url
