@@ -1,9 +1,10 @@
-"""``python -m benchmarks``: all figures but the long ones; with names, only those."""
+"""``python -m benchmarks``: all figures but the long ones; with names, only those. ``--each``: every one of them."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 
 from benchmarks import (
     archive,
@@ -83,13 +84,17 @@ def main(names: list[str]) -> int:
     if "--help" in names:
         print(f"{__doc__}\n\nThere are: {', '.join(BENCHMARKS)}.\nOnly when named: {', '.join(LONG)}.")
         return 0
+    if names == ["--each"]:
+        names = list(BENCHMARKS)
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     for name in names or [name for name in BENCHMARKS if name not in LONG]:
+        began = time.monotonic()
         print(f"--- {name}", flush=True)
         asyncio.run(BENCHMARKS[name]())
+        print(f"--- {name} took {time.monotonic() - began:.0f} s", flush=True)
     return 0
 
 

@@ -23,17 +23,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from benchmarks.sizes import size
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.adapters.archive.zip.stream import Digesting
 from crawler_lifecycle.ports.files import FileSource
 from tests.support.s3 import S3Server, aws_environment, rclone_s3
 
-REPETITIONS = 3
+REPETITIONS = size(3, 1)
 MIB = 2**20
 #: Name -> files, bytes of each.
-SHAPES = {"2,000 x 100 KiB": (2000, 100 * 1024), "10 x 100 MiB": (10, 100 * MIB)}
+SHAPES = {"many x 100 KiB": (size(2000, 20), 100 * 1024), "few x 100 MiB": (size(10, 1), size(100, 1) * MIB)}
 #: Sources, and the larger of the two archives on the server twice, while it is replaced.
-_DISK_NEEDED = 5 * 2**30
+_DISK_NEEDED = size(5 * 2**30, 2**28)
 _BLOCK = 16 * 1024
 
 

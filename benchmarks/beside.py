@@ -20,11 +20,14 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
+from benchmarks.sizes import size
 from benchmarks.truth_faults import Bench, bench
 from crawler_lifecycle.cli.stack.layout import MODULES
 
-JOBS, HOOK_S = 100, 0.7
-SIGNALS, LANES = 10_000, 50
+JOBS = size(100, 4)
+HOOK_S = 0.7
+SIGNALS = size(10_000, 200)
+LANES = 50
 _CLASS = f"""
 import os, time
 from crawler_lifecycle.managers import GeneratorCrawlManager

@@ -30,12 +30,13 @@ from temporalio.client import Client
 from benchmarks.gateway_streams import _memory
 from benchmarks.kubernetes_look import requests
 from benchmarks.kubernetes_world import BenchWorld
+from benchmarks.sizes import size
 from benchmarks.throughput import _cpu
 from tests.e2e.world import until
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.mariadb import running_mariadb
 
-TASKS = int(os.environ.get("BENCHMARK_TASKS", "600"))
+TASKS = size(600, 6, "BENCHMARK_TASKS")
 #: Tasks a second: the peak hour of a day of 100,000.
 PEAK_SHARE, DAYS = 0.12, (1_000, 10_000, 100_000)
 RATE = float(os.environ.get("BENCHMARK_RATE", str(PEAK_SHARE * 100_000 / 3600)))

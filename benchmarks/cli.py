@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-REPETITIONS = 9
+from benchmarks.sizes import size
+
+REPETITIONS = size(9, 2)
 BUDGET_S = 0.4
 
 #: What is measured of the program itself, in the order of a person's day.

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from temporalio.client import Client
 
 from benchmarks.crowd_worker import REQUEST
+from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server, _started, _worker
 from benchmarks.truth_faults import _line, _memory
 from benchmarks.worker import BARE_QUEUE
@@ -36,16 +37,16 @@ from crawler_lifecycle.temporal.operator.task_queues import describe_queues
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.workflows.state import RunState
 
-OPEN_RUNS = int(os.environ.get("BENCHMARK_OPEN_RUNS", "1000"))
-REST_S = float(os.environ.get("BENCHMARK_REST_S", "120"))
+OPEN_RUNS = size(1000, 10, "BENCHMARK_OPEN_RUNS")
+REST_S = size(120.0, 5.0, "BENCHMARK_REST_S")
 CACHE = os.environ.get("BENCHMARK_CACHE", "256Mi")
-BURST = int(os.environ.get("BENCHMARK_BURST", "1000"))
-STOPS = int(os.environ.get("BENCHMARK_STOPS", "60"))
-RUNG_S = float(os.environ.get("BENCHMARK_RUNG_S", "900"))
+BURST = size(1000, 20, "BENCHMARK_BURST")
+STOPS = size(60, 3, "BENCHMARK_STOPS")
+RUNG_S = size(900.0, 900.0, "BENCHMARK_RUNG_S")
 #: Seconds from one stop to the next, and callers that start runs at once.
 EVERY_S, AT_ONCE = 1.0, 30
 #: Bare workflows stand in for the runs: fewer of them, each as many times as often.
-BARE = 500
+BARE = size(500, 10)
 GIVEN_UP_S = 120.0
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports.looks import Look, TaskFinding
@@ -38,10 +39,11 @@ from tests.support.filling import (
 )
 from tests.support.mariadb import running_mariadb
 
-RUNS = 100_000
-LARGE_RUNS, EACH = 1_000, 1_000
-CHANGED = 10_000
-ROUNDS = 3
+RUNS = size(100_000, 2_000)
+LARGE_RUNS = size(1_000, 20)
+EACH = size(1_000, 50)
+CHANGED = size(10_000, 200)
+ROUNDS = size(3, 2)
 PAGE = 50
 CHUNK = 1_000
 OWNER = Owner("benchmark", "benchmark")

@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from temporalio.client import Client
 
 from benchmarks import gateway_streams
+from benchmarks.sizes import size
 from benchmarks.throughput import _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.cli.stack import processes
@@ -34,9 +35,13 @@ from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.filling import analyze, fill_runs
 from tests.support.mariadb import running_mariadb
 
-RATE, SECONDS = 5.0, 12.0
-CALLERS, PRESSED_SECONDS = 20, 6.0
-RUNS, PAGE, READINGS = 100_000, 50, 60
+RATE = 5.0
+SECONDS = size(12.0, 2.0)
+CALLERS = 20
+PRESSED_SECONDS = size(6.0, 1.0)
+RUNS = size(100_000, 1_000)
+PAGE = 50
+READINGS = size(60, 3)
 #: Seconds that a service may need on a busy machine until it answers.
 START_S = 120.0
 CATALOGUE = "- name: books\n  kind: command\n  command: ['true']\n  args: {shelf: {default: a}}\n"

@@ -27,6 +27,7 @@ from temporalio.client import Client, WorkflowHandle
 from benchmarks.chancy_beside import Missing, chancy_seconds
 from benchmarks.gateway import running_gateway
 from benchmarks.managers import _children, _events, _memory, _plain_loop, _plans, _store, _until
+from benchmarks.sizes import size
 from benchmarks.throughput import _TICK, _cpu, _end, _server, _worker
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult, RetrySteps
@@ -39,16 +40,25 @@ from crawler_lifecycle.ports.graphs import NewGraph
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.plugin import plugin
 
-CHAIN, APART, CRAWLS, RESTING, REST_S = 200, 30, 500, 200, 60
-FAN, FAN_IN = int(os.environ.get("BENCHMARK_FAN", "1000")), int(os.environ.get("BENCHMARK_FAN_IN", "10000"))
+CHAIN = size(200, 4)
+APART = size(30, 2)
+CRAWLS = size(500, 4)
+RESTING = size(200, 3)
+REST_S = size(60, 3)
+FAN = size(1000, 20, "BENCHMARK_FAN")
+FAN_IN = size(10_000, 50, "BENCHMARK_FAN_IN")
 #: Functions of half a second in one graph, and graphs of one function of 10 ms beside it, so many seconds apart.
-SLOW, QUICK, APART_S = 1500, 20, 1.0
+SLOW = size(1500, 20)
+QUICK = size(20, 2)
+APART_S = 1.0
 PARTS = ("chains", "fans", "crawls", "fair", "gateway", "chancy", "killed", "rest")
 #: Without it a server gives functions to workers in the order in which graphs gave them away.
 #: A queue has four parts by default, and is fair within each. `crawlctl dev` writes into one of them.
 FAIR = ("matching.enableFairness=true", "matching.numTaskqueueWritePartitions=1")
 #: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits any longer.
-KILLED, GOES_ON_S, GIVEN_UP_S = 8, 15.0, 120.0
+KILLED = size(8, 2)
+GOES_ON_S = 15.0
+GIVEN_UP_S = 120.0
 MODULE = "steps_of_benchmark"
 SOURCE = """
 import time
@@ -303,9 +313,9 @@ class _Bench:
             return
         print(f"{versions}, from the push to the end, in its processes and in its own event loop:")
         for executor, seconds in found.items():
-            for key, size, reach in (("chain", CHAIN, " (reach: > 1)"), ("fan", FAN, "")):
+            for key, steps, reach in (("chain", CHAIN, " (reach: > 1)"), ("fan", FAN, "")):
                 times = seconds[key] / self.seconds[key]
-                print(f"  {key} of {size:,}, {executor}: {seconds[key]:.1f} s, {times:.1f} times ours{reach}")
+                print(f"  {key} of {steps:,}, {executor}: {seconds[key]:.1f} s, {times:.1f} times ours{reach}")
 
     async def killed(self, what: str, process: subprocess.Popen[Any]) -> None:
         """This worker, one of two of its kind, is killed in the middle of graphs; when the last of them goes on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import tempfile
 import time
 from contextlib import closing
@@ -14,6 +13,7 @@ from typing import Any
 
 from temporalio.testing import ActivityEnvironment
 
+from benchmarks.sizes import size
 from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
@@ -28,7 +28,7 @@ from crawler_lifecycle.ports.files import FileSource
 from tests.contracts.store.graphing import Graphed, crawl
 from tests.contracts.store.world import Clock, World, opened
 
-ITEMS = int(os.environ.get("BENCHMARK_ITEMS", "1000000"))
+ITEMS = size(1_000_000, 2_000, "BENCHMARK_ITEMS")
 MODULE = "items_of_benchmark"
 SOURCE = """
 import time

@@ -26,12 +26,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.sizes import size
 from crawler_lifecycle.runner import contract
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.run_refs import run_ref
 
-PODS, RUNS, TIMES = 10_000, 500, 3
+PODS = size(10_000, 50)
+RUNS = size(500, 5)
+TIMES = size(3, 1)
 RUN = 7
 CREATORS = 8
 LADDER_S = 900.0

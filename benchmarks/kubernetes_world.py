@@ -29,6 +29,7 @@ import pytest
 from temporalio.client import Client
 
 from benchmarks.kubernetes_look import requests
+from benchmarks.sizes import size
 from benchmarks.truth_lag import _epoch, _line
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.stack.layout import Layout
@@ -44,10 +45,13 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.real.real_world import RUNNER, RealWorld
 
 IMAGE = "crawl.test/bench:1"
-RUNS_KWOK, RUNS_REAL, STOPS = 60, 20, 20
+RUNS_KWOK = size(60, 4)
+RUNS_REAL = size(20, 2)
+STOPS = size(20, 2)
 #: Seconds between two looks where there is no observer.
 LADDER_S = 15.0
-TASKS, PARALLEL = 10_000, 500
+TASKS = size(10_000, 20)
+PARALLEL = size(500, 10)
 #: Beyond anything here, so that nothing is found by the ladder.
 NEVER: dict[str, Any] = {"poll_minutes": [600], "limits": {"start_check_s": 0.5, "stop_grace_s": 10}}
 

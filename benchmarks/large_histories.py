@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from temporalio.worker import Replayer
 
 from benchmarks.graphs import MODULE, SOURCE, _Bench, _wide
 from benchmarks.managers import _managed, _plans, _store
+from benchmarks.sizes import size
 from benchmarks.throughput import _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE, Bare
 from crawler_lifecycle.compose import WORKFLOWS
@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.graphs import Workflow
 from crawler_lifecycle.temporal.plugin import plugin
 
-ITEMS = int(os.environ.get("BENCHMARK_ITEMS", "1000"))
+ITEMS = size(1000, 20, "BENCHMARK_ITEMS")
 #: Times that a history is replayed; events of one activity of a bare workflow.
 REPLAYS, EVENTS = 10, 6
 

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
+from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from crawler_lifecycle.activities.managers.cycles import CycleOrder, ManagerActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
@@ -45,10 +46,16 @@ from tests.support.fakes.services import FakeCatalogue
 from tests.support.managing import QUICK
 from tests.support.mariadb import running_mariadb
 
-JOBS, WINDOW, ROUNDS = 500, 100, 3
-SINGLE, KILLED_AT = 100, 60
-RESTING, REST_S = 100, 60
-KNOWN, NEW, ASKED = 1_000_000, 1000, 300
+JOBS = size(500, 20)
+WINDOW = 100
+ROUNDS = size(3, 1)
+SINGLE = size(100, 10)
+KILLED_AT = size(60, 5)
+RESTING = size(100, 3)
+REST_S = size(60, 3)
+KNOWN = size(1_000_000, 10_000)
+NEW = size(1000, 50)
+ASKED = size(300, 10)
 SOURCE = f"""
 from crawler_lifecycle.managers import GeneratorCrawlManager
 

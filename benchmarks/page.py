@@ -25,6 +25,7 @@ from benchmarks import page_large, page_live, page_open
 from benchmarks.gateway import Gateway, running_gateway
 from benchmarks.page_browser import Visit, chromium, middle, visiting
 from benchmarks.page_world import PageWorld
+from benchmarks.sizes import size
 from benchmarks.throughput import _server
 from crawler_lifecycle.store import open_store, upgrade
 from crawler_lifecycle.store.runs.tables import run_history
@@ -32,8 +33,10 @@ from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import analyze, fill_runs
 from tests.support.mariadb import MariaDb, running_mariadb
 
-RUNS = int(os.environ.get("BENCHMARK_RUNS", "1_000_000"))
-ROWS, READINGS, VISITS = 50, 40, 7
+RUNS = size(1_000_000, 2_000, "BENCHMARK_RUNS")
+ROWS = 50
+READINGS = size(40, 3)
+VISITS = size(7, 2)
 #: A visit after this pause, in seconds, finds nothing fresh that is kept for others.
 REST_S = 4.0
 FIRST_BYTES, LIST_BYTES, FIRST_S, PAINT_S, BESIDE_MS, LIST_MS = 60 * 1024, 12 * 1024, 1.0, 0.3, 60.0, 100.0

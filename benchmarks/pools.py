@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -21,6 +20,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.sizes import size
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain.pools import Pool, Pools
@@ -33,9 +33,11 @@ from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import POOLS, analyze, fill_line, fill_runs, fill_tasks
 from tests.support.mariadb import running_mariadb
 
-WAITING = int(os.environ.get("BENCHMARK_WAITING", "100000"))
-OVERLOAD_S = float(os.environ.get("BENCHMARK_OVERLOAD_S", "600"))
-SLOTS, TASKS, BEHIND = 20, 1000, 10_000
+WAITING = size(100_000, 1_000, "BENCHMARK_WAITING")
+OVERLOAD_S = size(600.0, 5.0, "BENCHMARK_OVERLOAD_S")
+SLOTS = 20
+TASKS = size(1000, 20)
+BEHIND = size(10_000, 100)
 _NAP = """
 import json, os, random, sys, time
 begun = time.time()

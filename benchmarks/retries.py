@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kubernetes_world import BenchWorld, world
+from benchmarks.sizes import size
 from benchmarks.truth_lag import _line
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
@@ -31,8 +32,10 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decod
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended, executing
 from tests.e2e.world import until
 
-EVICTIONS, NODES = int(os.environ.get("BENCHMARK_EVICTIONS", "60")), 9
-TASKS, SEED = int(os.environ.get("BENCHMARK_TASKS", "10000")), int(os.environ.get("BENCHMARK_SEED", "1"))
+EVICTIONS = size(60, 2, "BENCHMARK_EVICTIONS")
+NODES = 9
+TASKS = size(10_000, 30, "BENCHMARK_TASKS")
+SEED = size(1, 1, "BENCHMARK_SEED")
 #: The most tries of one task and of all together, by the usual policy.
 TRIES_MAX, BUDGET = 3, max(10, 2 * TASKS)
 REPAIR = {"key": "example.com/repair", "effect": "NoExecute", "value": "today"}

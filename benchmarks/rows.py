@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import tempfile
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 from temporalio.client import Client
 
+from benchmarks.sizes import size
 from benchmarks.throughput import _server
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
@@ -30,7 +30,8 @@ from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import laboratory
 from tests.support.mariadb import running_mariadb
 
-RUNS, EACH = int(os.environ.get("BENCHMARK_RUNS", "60")), int(os.environ.get("BENCHMARK_EACH", "20"))
+RUNS = size(60, 3, "BENCHMARK_RUNS")
+EACH = size(20, 2, "BENCHMARK_EACH")
 AT_ONCE = 30
 #: So long does each task execute, with a look every so often.
 EXECUTES_S, LOOKS_M = 6.0, [0.02]

@@ -25,6 +25,7 @@ from temporalio.client import (
 )
 
 from benchmarks.managers import _store, _until
+from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec as Definition
@@ -34,7 +35,8 @@ from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.temporal.schedules import PAGE, TURN_S, ScheduleKeeper
 
 #: How many are due at once, and how many rest.
-DUE, RESTING = int(os.environ.get("SCHEDULES_DUE", 500)), int(os.environ.get("SCHEDULES_RESTING", 1000))
+DUE = size(500, 5, "SCHEDULES_DUE")
+RESTING = size(1000, 5, "SCHEDULES_RESTING")
 #: Seconds between two questions whether all runs are on record: each takes as much as some due times.
 ASK_S = 5.0
 #: Seconds that making one may take, and in which the worker compares each schedule once.

@@ -17,6 +17,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
+from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from benchmarks.truth_faults import _memory
 from benchmarks.worker import BARE_QUEUE
@@ -25,7 +26,8 @@ from crawler_lifecycle.domain.run import RunSnapshot, Stage
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.lab import NO_ANSWER
 
-RUNS, AT_ONCE = 300, 10
+RUNS = size(300, 20)
+AT_ONCE = 10
 _REQUEST = {"crawler": "books", "poll_minutes": [15], "limits": {"start_check_s": 0}}
 
 

@@ -17,12 +17,15 @@ from pathlib import Path
 from temporalio.client import Client
 
 from benchmarks import production
+from benchmarks.sizes import size
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.plugin import plugin
 
-RUNS, AT_ONCE, REPETITIONS = 60, 20, 5
+RUNS = size(60, 4)
+AT_ONCE = 20
+REPETITIONS = size(5, 2)
 _TICK = os.sysconf("SC_CLK_TCK")
 
 

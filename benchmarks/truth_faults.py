@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _server, _worker
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
@@ -34,11 +35,14 @@ from crawler_lifecycle.temporal.plugin import plugin
 from examples.story_checks import Places, query, run_folder
 from tests.support.mariadb import running_mariadb
 
-STOPS, KILLS, STUCK_STOPS = 60, 30, 20
+STOPS = size(60, 3)
+KILLS = size(30, 2)
+STUCK_STOPS = size(20, 2)
 #: The first is more than two cores can do: looks come as fast as the machine makes them.
 LOOKS_EVERY_S = (1.2, 5.0)
-RUNS_OF_AN_OUTAGE, OUTAGE_S = 50, 60.0
-OPEN_RUNS = 1000
+RUNS_OF_AN_OUTAGE = size(50, 4)
+OUTAGE_S = size(60.0, 5.0)
+OPEN_RUNS = size(1000, 20)
 #: Looks about a second apart where production has minutes.
 QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.3}}
 
@@ -266,7 +270,7 @@ def _blame(world: Bench, run_ids: Sequence[int]) -> None:
 
 async def rest() -> None:
     """A worker with a thousand open runs on the last rung of the ladder: processor and memory."""
-    minutes = float(os.environ.get("BENCHMARK_REST_MINUTES", "30"))
+    minutes = size(30.0, 0.1, "BENCHMARK_REST_MINUTES")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)

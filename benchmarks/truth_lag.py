@@ -23,15 +23,19 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
+from benchmarks.sizes import size
 from benchmarks.truth_faults import Bench
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
 
-RUNS, IDLE, SECONDS = 100, 50, 60.0
-TASKS = 100
-LADDER_S, UNWATCHED = 5.0, 20
+RUNS = size(100, 5)
+IDLE = size(50, 2)
+SECONDS = size(60.0, 5.0)
+TASKS = size(100, 4)
+LADDER_S = 5.0
+UNWATCHED = size(20, 2)
 #: Beyond anything here, so that nothing is found by the ladder.
 NEVER: dict[str, Any] = {"poll_minutes": [600]}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from temporalio.testing import ActivityEnvironment
 
+from benchmarks.sizes import size
 from crawler_lifecycle.activities.webhooks import WebhookActivities
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.domain.run import RunRequest
@@ -23,7 +24,9 @@ from crawler_lifecycle.store import Store, open_store, upgrade
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 
-EVENTS, RUNS, ONE_BY_ONE = 1000, 50, 40
+EVENTS = size(1000, 20)
+RUNS = size(50, 2)
+ONE_BY_ONE = size(40, 3)
 
 
 async def main() -> None:
