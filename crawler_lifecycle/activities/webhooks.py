@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from .shared import Clock, beating, utc_now
 if TYPE_CHECKING:
     from crawler_lifecycle.store.webhooks import WebhookStore
 
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -211,7 +214,7 @@ class _Shift:
                 if self._stops():
                     return
                 try:
-                    answer = await self._sender.send(self._spec, event)
+                    answer = await self._send(event)
                 except NotDelivered as error:
                     self._tried.append(Tried(event.seq, str(error)))
                     self._failed_in_row += 1
@@ -226,6 +229,17 @@ class _Shift:
             meters.count(meters.WEBHOOK_DELIVERIES, result="delivered")
             late = self._acts.clock() - event.created_at
             meters.measure(meters.WEBHOOK_LAG, late.total_seconds())
+
+    async def _send(self, event: Event) -> str:
+        """Deliver one event, and return the answer. Every error is of this event alone: others are delivered."""
+        try:
+            return await self._sender.send(self._spec, event)
+        except NotDelivered:
+            raise
+        except Exception as error:
+            log.exception("webhook %s: event %d cannot be sent", self._row.name, event.seq)
+            why = f"the event cannot be sent: {type(error).__name__}; the worker's log says more"
+            raise NotDelivered(why) from error
 
     async def _note(self) -> None:
         """Record the tries. Pause the webhook if its receiver is gone or has failed for too long. Raises ``Fenced``."""

@@ -10,7 +10,11 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from email.message import EmailMessage
+from email.charset import QP, Charset
+from email.header import Header
+from email.mime.text import MIMEText
+from email.policy import compat32
+from email.utils import formataddr, parseaddr
 from functools import partial
 
 from crawler_lifecycle import redaction
@@ -34,14 +38,11 @@ class SmtpMailer:
     async def mail(self, to: Sequence[str], alert: Alert, id: str) -> str:
         if self.host is None or self.sender is None:
             raise NotDelivered("no mail server; set LIFECYCLE_SMTP__HOST and LIFECYCLE_SMTP__SENDER for this worker")
-        message, held = EmailMessage(), list[smtplib.SMTP]()
-        message["From"], message["To"], message["Subject"] = self.sender, ", ".join(to), alert.title
-        message["Message-ID"] = f"<{id.replace(':', '_')}@crawler-lifecycle>"
-        message["Auto-Submitted"] = "auto-generated"  # nobody's absence is answered
-        message.set_content(alert.text, cte="quoted-printable")
+        letter = mail_of(self.sender, to, alert, id)
+        held = list[smtplib.SMTP]()
         try:
             async with asyncio.timeout(self.timeout_s):
-                refused = await asyncio.to_thread(self._send, self.host, message, held)
+                refused = await asyncio.to_thread(self._send, self.host, to, letter, held)
         except TimeoutError:
             raise NotDelivered(f"no answer of {self.host} within {self.timeout_s:g} s") from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
@@ -56,8 +57,8 @@ class SmtpMailer:
             logging.getLogger(__name__).warning("the mail server refused recipients of an alert: %s", refused)
         return f"{self.host} took it{f', but not for {refused}' if refused else ''}"
 
-    def _send(self, host: str, message: EmailMessage, held: list[smtplib.SMTP]) -> Mapping[str, object]:
-        """Hand the message over, and return the refused recipients. The connection is appended to ``held``."""
+    def _send(self, host: str, to: Sequence[str], letter: bytes, held: list[smtplib.SMTP]) -> Mapping[str, object]:
+        """Hand the letter over, and return the refused recipients. The connection is appended to ``held``."""
         trusted = None if self.tls == "none" else ssl.create_default_context()
         connect = partial(smtplib.SMTP_SSL, context=trusted) if self.tls == "tls" else smtplib.SMTP
         with closing(connect(host, self.port, socket.gethostname(), timeout=self.timeout_s)) as server:
@@ -66,7 +67,24 @@ class SmtpMailer:
                 server.starttls(context=trusted)
             if self.user and self.password:
                 server.login(self.user, self.password)
-            refused = server.send_message(message)
+            refused = server.sendmail(parseaddr(self.sender or "")[1], to, letter)
             with suppress(smtplib.SMTPException):  # the message is taken already
                 server.quit()
         return refused
+
+
+def mail_of(sender: str, to: Sequence[str], alert: Alert, id: str) -> bytes:
+    """Return the alert as an e-mail. ``id``: the same for every try.
+
+    The subject is encoded whole, whatever it contains. ``EmailMessage`` would read encoded words in it, and could make
+    headers of them: the versions of Python differ here. The policy ``compat32`` reads nothing.
+    """
+    encoding = Charset("utf-8")
+    encoding.body_encoding = QP
+    message = MIMEText(alert.text, _charset=encoding)
+    message["From"] = formataddr(parseaddr(sender))
+    message["To"] = ", ".join(to)
+    message["Subject"] = Header(alert.title, "utf-8")
+    message["Message-ID"] = f"<{id.replace(':', '_')}@crawler-lifecycle>"
+    message["Auto-Submitted"] = "auto-generated"  # nobody's absence is answered
+    return message.as_bytes(policy=compat32.clone(linesep="\r\n"))

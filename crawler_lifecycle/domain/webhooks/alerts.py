@@ -64,7 +64,7 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
     for one in (body.get("corrections") or ())[:1]:
         cause = f"Recorded was {one.get('believed')}, true was {one.get('truth')}."
     line = " · ".join(f"{one.capitalize()}: {_counted(body[one])}" for one in _COUNTS if body.get(one))
-    where = quote(name if plural in ("webhooks", "schedules") else key, safe="")
+    where = quote(name if plural in ("webhooks", "schedules") else key, safe="", errors="replace")
     return Alert(
         _cut(f"{plural[:-1].capitalize()} {name}: {'not ' if body.get('started') is False else ''}{words}", TITLE_MAX),
         _cut(cause, CAUSE_MAX),
@@ -80,12 +80,13 @@ def message(kind: str, alert: Alert) -> dict[str, Any]:
 
 
 def _slack(alert: Alert) -> dict[str, Any]:
-    texts = {"*{}*": alert.title, "```{}```": alert.cause, "{}": alert.line, "<{}|Open the page>": alert.link}
+    # Slack formats nothing inside of code, and has no quoted form of the marks that it formats elsewhere.
+    texts = {"*`{}`*": alert.title, "```{}```": alert.cause, "`{}`": alert.line, "<{}|Open the page>": alert.link}
     parts = [form.format(_quoted(text, SLACK_MAX, _SLACK)) for form, text in texts.items() if text]
     # verbatim: Slack makes no links and no mentions of its own.
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": part, "verbatim": True}} for part in parts]
     # Notifications, and receivers that take Slack's form without blocks, show this text.
-    return {"text": _quoted(alert.text, SLACK_MAX, _SLACK), "blocks": blocks}
+    return {"text": f"```{_quoted(alert.text, SLACK_MAX, _SLACK)}```", "blocks": blocks}
 
 
 def _teams(alert: Alert) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def message_id(event_id: str) -> str:
 
     It contains no full stop, because full stops separate the signed parts.
     """
-    return quote(event_id, safe="/-_~:").replace(".", "_")
+    return quote(event_id, safe="/-_~:", errors="replace").replace(".", "_")
 
 
 def signed_headers(id: str, at: int, body: bytes, keys: Sequence[bytes]) -> Mapping[str, str]:

@@ -310,7 +310,7 @@ class FakeWebhooks:
 
     def __init__(self) -> None:
         self.sent: list[Event] = []
-        self.fails: NotDelivered | None = None
+        self.fails: Exception | None = None
         self.fails_for: str | None = None
 
     @asynccontextmanager

@@ -1,0 +1,109 @@
+"""Play tests on the newest Python: ``newest_python.py [PYTEST ARGUMENT...]``. Without arguments: ``TESTS``.
+
+The machine's own Python is the oldest that the package allows. The newest comes from a Go module that carries the
+builds of python-build-standalone, because uv and pyenv fetch theirs from places that CI does not reach. It is unpacked
+into a cache folder outside of the tree, and gets the locked packages.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULE = "github.com/kluctl/go-embed-python"
+VERSION = "v0.0.0-3.14.6-20260610-1"
+#: What ``go mod download`` computes over the module. Another content is refused.
+SUM = "h1:oGUS7++Wm3LgxUfD6AmJgKbKQD2wdQFO9PzyJv6T+E4="
+#: What brings modules of the newest Python to older ones is not for the newest.
+BACKPORTS = "backports"
+#: Of Hypothesis about an object of its own: it counts references as older Pythons do.
+FALSE_ALARM = "ignore:It looks like `register_random`:hypothesis.errors.HypothesisWarning"
+#: What depends on the interpreter's own modules: mail, CSV, TLS, time, processes, types. The rest is played by hand.
+TESTS = (
+    *("tests/adapters", "tests/domain", "tests/observability", "tests/managers", "tests/graphs", "tests/plans"),
+    *("tests/gateway/access", "tests/gateway/test_hostile_texts.py", "tests/runner", "tests/test_layers.py"),
+)
+
+
+def home() -> Path:
+    """Where this Python is or will be."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "crawler-lifecycle", f"python-{VERSION.split('-')[1]}")
+
+
+def fetch(where: Path) -> None:
+    """Fetch the module and unpack its Python. Raises ``CalledProcessError``, ``OSError``, ``ValueError``."""
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=where.parent) as name:
+        # A cache of its own, which can be removed: the module has five systems in 150 MB, and this needs one of them.
+        env = {**os.environ, "GOPATH": name, "GOMODCACHE": f"{name}/mod", "GOFLAGS": "-modcacherw"}
+        command = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
+        said = json.loads(subprocess.run(command, check=True, cwd=name, env=env, stdout=subprocess.PIPE).stdout)
+        if said["Sum"] != SUM:
+            raise ValueError(f"{MODULE}@{VERSION} has the sum {said['Sum']}, not {SUM}; find out why")
+        machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+        unpack(Path(said["Dir"], "python", "internal", "data", f"linux-{machine}"), Path(name, "python"))
+        Path(name, "python").rename(where)
+
+
+def unpack(data: Path, to: Path) -> None:
+    """Write the files that the module's list names: some are compressed, some are links."""
+    for one in json.loads((data / "files.json").read_text())["files"]:
+        path = to / one["name"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if "symlink" in one:
+            path.symlink_to(one["symlink"])
+        elif one.get("compressed"):
+            path.write_bytes(gzip.decompress(Path(f"{data / one['name']}.gz").read_bytes()))
+            path.chmod(one["perm"] & 0o777)
+        elif (data / one["name"]).is_file():
+            shutil.copyfile(data / one["name"], path)
+            path.chmod(one["perm"] & 0o777)
+        else:
+            path.mkdir(exist_ok=True)
+
+
+def environment(python: Path) -> Path:
+    """Return the Python of an environment with the locked packages and this folder's package."""
+    found = python / "environment" / "bin" / "python"
+    lock = ROOT / "requirements.lock"
+    kept = python / "environment" / "requirements.lock"
+    if not kept.exists() or kept.read_text() != lock.read_text():
+        # This build has no pip; that of the tree's own environment installs into any other.
+        subprocess.run(
+            [python / "bin" / "python3.14", "-m", "venv", "--clear", "--without-pip", found.parents[1]], check=True
+        )
+        pip = (ROOT / ".venv" / "bin" / "python", "-m", "pip", "--python", found, "install", "--quiet", "--no-compile")
+        pins = re.split(r"\n(?=\S)", lock.read_text())
+        wanted = python / "wanted.lock"
+        wanted.write_text("\n".join(pin for pin in pins if not pin.startswith(BACKPORTS)))
+        subprocess.run([*pip, "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", wanted], check=True)
+        shutil.copyfile(lock, kept)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Play the tests. The exit code is pytest's, or 1 where this Python cannot be had."""
+    try:
+        if not home().exists():
+            fetch(home())
+        python = environment(home())
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        print(f"the newest Python cannot be had: {error}", file=sys.stderr)
+        return 1
+    # The package is found by its folder, so that nothing of another checkout is played.
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", FALSE_ALARM]
+    return subprocess.call([*command, *(arguments or TESTS)], cwd=ROOT, env=env)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
