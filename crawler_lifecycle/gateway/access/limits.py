@@ -52,6 +52,12 @@ class RateLimits:
             detail = f"More than {rate:g} {what} a second with this token; wait {math.ceil(wait)} s"
             raise too_many("rate_limited", detail, wait)
 
+    def spend_freely(self, sender: str, operation: str | None, rate: float) -> None:
+        """Count one request that needs no role. Raises ``Problem`` 429 if this caller or address sent too many."""
+        if wait := self._buckets.take((sender, operation), rate):
+            detail = f"More than {rate:g} such requests a second from {sender}; wait {math.ceil(wait)} s"
+            raise too_many("rate_limited", detail, wait)
+
     @contextlib.contextmanager
     def slot(self, caller: str | None, *, stream: bool) -> Iterator[None]:
         """Count an open request or stream of this caller. Raises ``Problem`` 429 if the caller has too many."""

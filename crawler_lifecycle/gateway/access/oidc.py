@@ -31,6 +31,8 @@ PREFIX, SIGNED = "oidc:", "eyJ"
 #: Seconds between two readings of the keys, the least of them when tokens name unknown keys, and for how long keys
 #: count that cannot be read again. The seconds by which the issuer's clock may differ from ours.
 KEYS_S, AGAIN_S, STALE_S, LEEWAY_S = 600.0, 10.0, 24 * 3600.0, 30
+#: The least seconds between two readings because a known key has not signed a token: its issuer may have replaced it.
+DOUBT_S = 60.0
 #: No others are accepted, and never one with a shared secret. The algorithm must also be the one of the key.
 _CHECKS: Any = {"algorithms": ["RS256", "PS256", "ES256", "EdDSA"], "leeway": LEEWAY_S}
 _CHECKS["options"] = {"require": ["exp", "iat"], "enforce_minimum_key_length": True}
@@ -52,6 +54,7 @@ class Oidc:
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._read_at = float("-inf")
         self._again = Kept(self._renew, AGAIN_S)
+        self._doubted = Kept(self._again.read, DOUBT_S)
         #: Value of the claim -> reference to the rights, and the rights: high roles first, then those of all projects.
         #: Of the values of a person, the first one counts. The settings of a chart come without an order.
         self._grants = {
@@ -71,9 +74,13 @@ class Oidc:
             raise IssuerUnavailable(problem)
 
     async def prepare(self, token: str) -> None:
-        """Read the keys if this token names one that is not known."""
-        if token.startswith(SIGNED) and self._key(token) is None:
+        """Read the keys if this token names one that is not known, or is not signed by the one that it names."""
+        if not token.startswith(SIGNED):
+            return
+        if (key := self._key(token)) is None:
             await self._again.read()
+        elif not _signed(token, key):
+            await self._doubted.read()
 
     async def _renew(self) -> str:
         """Return the problem, or an empty text: failures are kept, too, so that tokens cannot cause many of them."""
@@ -139,6 +146,17 @@ class Oidc:
         """Return the caller with this name and these rights; ``None``: no settings give them (any more)."""
         found = dict(self._grants.values()).get(held)
         return found and replace(found, name=name)
+
+
+def _signed(token: str, key: jwt.PyJWK) -> bool:
+    """Return whether the key has signed this token. What else is wrong with it changes nothing."""
+    try:
+        jwt.api_jws.decode(token, key, _CHECKS["algorithms"])
+    except jwt.InvalidSignatureError:
+        return False
+    except _BROKEN:
+        pass
+    return True
 
 
 def _lacks(claims: Document, name: str, cure: str) -> Problem:

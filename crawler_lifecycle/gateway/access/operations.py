@@ -65,6 +65,8 @@ class Access:
     """True if it is about the whole installation: only a caller of all projects may call it."""
     page: bool = False
     """True if it belongs to the web page: docs/page.md describes it, openapi.json does not."""
+    per_s: float = 100.0
+    """The most requests in a second from one address, if no role is needed."""
 
     @property
     def writes(self) -> bool:
@@ -118,7 +120,9 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         "scrapydSchedule scrapydCancel scrapydAddversion scrapydDelversion scrapydDelproject",
     ),
     # The page.
-    (Access(None, page=True), "getAsset showLogin signIn endSignIn"),
+    (Access(None, page=True), "getAsset showLogin signIn"),
+    # Each of these makes us send the secret of the client to the issuer.
+    (Access(None, page=True, per_s=4.0), "endSignIn"),
     (Access(None, body_max=_FORM_MAX, page=True), "logIn logOut"),
     (
         Access(Role.READ, page=True),
@@ -261,6 +265,8 @@ class AuthenticationMiddleware:
         if access.role is None:
             call.caller = self._known(headers, address)
             call.admitted = call.caller is not None
+            if self.entrance.callers is not None:
+                self.limits.spend_freely(call.caller.key if call.caller else address, operation, access.per_s)
             with self._called(scope, call.caller, operation):
                 await self.app(scope, receive, send)
             return

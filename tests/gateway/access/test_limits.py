@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from crawler_lifecycle.gateway.access.tokens import FRESH_S, TokenFile, new_toke
 from crawler_lifecycle.web.origins import named_hosts
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import BodyLimit
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import Keys
 
 QUOTA = Quota(reads_per_s=2, writes_per_s=1, requests_at_once=3, streams_at_once=2)
@@ -115,6 +116,24 @@ def test_without_a_quota_or_a_name_nothing_is_counted(limits: RateLimits) -> Non
     assert _spent(RateLimits(None), "a") == 1000
 
 
+def _freely(limits: RateLimits, sender: str, operation: str) -> int:
+    """How many requests that need no role go through until one is refused."""
+    for number in range(1000):
+        try:
+            limits.spend_freely(sender, operation, 2.0)
+        except Problem as problem:
+            if problem.status == 429 and sender in problem.detail:
+                return number
+    return 1000
+
+
+def test_a_request_that_needs_no_role_is_counted_by_its_sender_and_operation(limits: RateLimits, time: Time) -> None:
+    assert [_freely(limits, "203.0.113.1", "readyz") for _ in range(2)] == [10, 0]
+    assert [_freely(limits, "203.0.113.1", "getAsset"), _freely(limits, "203.0.113.2", "readyz")] == [10, 10]
+    time.now += 1
+    assert _freely(limits, "203.0.113.1", "readyz") == 2
+
+
 def test_callers_of_long_ago_are_forgotten(time: Time) -> None:
     limits = RateLimits(QUOTA, clock=time)
     for n in range(25_000):
@@ -177,6 +196,20 @@ class Tight:
 @pytest.fixture
 def tight(world: World, tmp_path: Path) -> Tight:
     return Tight(world, tmp_path, Quota(reads_per_s=0.001, writes_per_s=0.001, requests_at_once=3, streams_at_once=2))
+
+
+def test_each_operation_without_a_role_has_a_rate(tight: Tight, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is added passes the counter, by its own name. The issuer's routes are in ``test_oidc.py``."""
+    counted: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(RateLimits, "spend_freely", lambda _, *asked: counted.append(asked))
+    with TestClient(tight.app, base_url=BASE) as door:
+        for route in iter_route_contexts(tight.app.routes):
+            name = getattr(route, "operation_id", None) or route.name
+            if ACCESS[name].role is None:
+                origin = {"Origin": BASE}
+                door.request(next(iter(route.methods)), route.path, headers=origin, follow_redirects=False)
+                assert counted.pop()[1:] == (name, ACCESS[name].per_s)
+    assert counted == []
 
 
 def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World, tight: Tight) -> None:

@@ -8,6 +8,7 @@ import json
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,7 @@ from crawler_lifecycle.web.tries import Tries
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import Keys
 from tests.gateway.page.conftest import as_browser
+from tests.support import issuer as issuer_module
 from tests.support.certificates import certificate
 from tests.support.faulty_http import Answer, serving
 from tests.support.issuer import Issuer, jwk, private_key
@@ -292,6 +294,60 @@ def test_a_new_key_counts_at_once_and_a_flood_of_unknown_ones_asks_the_issuer_on
     for number in range(9):
         ask(door, desk.issuer.token(kid=f"kid-{number}", alg="EdDSA"))
     assert desk.issuer.requests == asked
+
+
+def test_a_replaced_key_of_the_same_name_counts_at_once_and_forgeries_ask_once_a_minute(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = desk.open()
+    assert ask(door, desk.issuer.token()).status_code == 200
+    before, after = private_key("ES256", "one"), private_key("ES256", "another")
+    desk.issuer.keys = [jwk("ES256", "another") | {"kid": "one"}]
+    replaced = jwt.encode(desk.issuer.claims(ANN), after, "ES256", headers={"kid": "one"})
+    former = jwt.encode(desk.issuer.claims(ANN), before, "ES256", headers={"kid": "one"})
+    assert ask(door, former).status_code == 200, "who asks for nothing new makes nobody read"
+    assert ask(door, replaced).status_code == 200
+    assert ask(door, former).status_code == 401, "the key of before is gone"
+    asked = desk.issuer.requests
+    for number in range(9):
+        forged = jwt.encode(desk.issuer.claims(ANN), private_key("ES256", f"{number}"), "ES256", headers={"kid": "one"})
+        assert ask(door, forged).status_code in (401, 429)
+    assert desk.issuer.requests == asked
+    monkeypatch.setattr(module, "DOUBT_S", 0.0)
+    door = desk.open()
+    for token in (replaced, former, former):
+        ask(door, token)
+    assert desk.issuer.requests > asked, "later it is read again"
+
+
+def test_a_sign_in_of_a_replaced_key_reads_the_keys_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = as_browser(desk.open())
+    assert ask(browser, desk.issuer.token()).status_code == 200
+    after = private_key("ES256", "another")
+    desk.issuer.keys = [jwk("ES256", "another") | {"kid": "one"}]
+    monkeypatch.setattr(issuer_module, "private_key", lambda *_: after)
+    assert sign_in(desk, browser).status_code == 200
+
+
+def test_who_comes_back_too_often_does_not_make_us_send_the_secret(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it is a request with the secret of the client. Whoever begins a login can come back without end."""
+    browser = as_browser(desk.open())
+    state = dict(parse_qsl(urlsplit(begin(browser)).query))["state"]
+    way = browser.cookies[WAY_COOKIE]
+    sent, answers = list[Any](), []
+
+    async def redeem(*_: object, **form: str) -> dict[str, str]:
+        sent.append(form)
+        return {"error": "invalid_grant"}
+
+    monkeypatch.setattr(Provider, "redeem", redeem)
+    for number in range(50):
+        browser.cookies.set(WAY_COOKIE, way)
+        answers.append(back(browser, f"/login/oidc/back?state={state}&code={number}"))
+    statuses = Counter(one.status_code for one in answers)
+    assert set(statuses) == {401, 429}
+    assert 20 <= len(sent) == statuses[401] < 40
+    assert int(answers[-1].headers["retry-after"]) >= 1
 
 
 def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_cure(desk: Desk, tmp_path: Path) -> None:
