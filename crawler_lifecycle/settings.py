@@ -8,11 +8,13 @@ sources override earlier ones. Variables have the prefix ``LIFECYCLE_``, and ``_
 from __future__ import annotations
 
 import difflib
+import hmac
 import ipaddress
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -51,6 +53,10 @@ PREFIX = "LIFECYCLE_"
 STATE_DIR = Path(".crawl")
 #: Name of Temporal's worker deployment for workers that have a build id but no deployment name.
 DEPLOYMENT = "crawler-lifecycle"
+
+
+#: Settings that decide the same thing in each process that uses the database.
+ALIKE = ("pools", "quotas", "limits", "retries", "payloads.keys", "cluster.kind", "cluster.slots")
 
 
 def _file_url(*parts: str) -> str:
@@ -588,6 +594,24 @@ class Settings(BaseSettings):
         except ValueError as error:
             cure = f"; give JSON: {error.__cause__}" if isinstance(error.__cause__, json.JSONDecodeError) else ""
             raise InvalidRequest(f"{path or 'environment'}: the settings cannot be read: {error}{cure}") from None
+
+
+def fingerprints(settings: Settings, *more: str) -> dict[str, str]:
+    """Return a fingerprint of each setting in ``ALIKE``, and of ``more`` (``gateway.login_key``), by their variables.
+
+    The value itself is the key of the hash, of which 32 bits are left: enough to see that two values differ, and too
+    few to find a secret.
+    """
+    found = {}
+    for path in (*ALIKE, *more):
+        value = json.dumps(attrgetter(path)(settings), sort_keys=True, default=_revealed).encode()
+        name = PREFIX + path.upper().replace(".", "__")
+        found[name] = hmac.digest(value, path.encode(), "sha256").hex()[:8]
+    return found
+
+
+def _revealed(value: object) -> object:
+    return value.get_secret_value() if isinstance(value, SecretStr) else repr(value)
 
 
 def _masked(name: str, value: object) -> str:

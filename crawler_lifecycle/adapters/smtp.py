@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from email.charset import QP, Charset
 from email.header import Header
 from email.mime.text import MIMEText
 from email.policy import compat32
@@ -79,9 +78,7 @@ def mail_of(sender: str, to: Sequence[str], alert: Alert, id: str) -> bytes:
     The subject is encoded whole, whatever it contains. ``EmailMessage`` would read encoded words in it, and could make
     headers of them: the versions of Python differ here. The policy ``compat32`` reads nothing.
     """
-    encoding = Charset("utf-8")
-    encoding.body_encoding = QP
-    message = MIMEText(alert.text, _charset=encoding)
+    message = MIMEText(alert.text, _charset="utf-8")
     message["From"] = formataddr(parseaddr(sender))
     message["To"] = ", ".join(to)
     message["Subject"] = Header(alert.title, "utf-8")

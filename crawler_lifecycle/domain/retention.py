@@ -93,6 +93,7 @@ NEVER: Mapping[str, str] = {
     "graph_change": "empty between two transactions",
     "plan": "the list of plans that may be started",
     "access_token": "the record of tokens; a revoked token keeps its row",
+    "process_note": "a note leaves when its time is over and another one comes",
     "webhook": "the record of webhooks; a deleted webhook keeps its number",
     "schedule": "the record of schedules",
     "audit_report": "audits themselves remove reports after 30 days",

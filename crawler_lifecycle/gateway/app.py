@@ -146,6 +146,8 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
         response.status_code = 200 if ready else 503
         if (oidc := gateway.entrance.oidc) is not None:  # without it we stay ready: its known keys count
             checks["issuer"] = oidc.problem or "ok"
+        if gateway.marks is not None:  # no gateway is better than the others, so all stay ready
+            checks["settings"] = gateway.same_settings.problem or "ok"
         if callers is not None and caller_name() is None:
             # The reasons name our hosts and ports. A caller without a token sees only that a check failed.
             checks = {name: answer if answer == "ok" else _HIDDEN for name, answer in checks.items()}

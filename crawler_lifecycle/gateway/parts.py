@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -41,6 +41,7 @@ from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.routes import WebhookViews
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
+from crawler_lifecycle.store.notes import SameSettings
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 
@@ -75,6 +76,8 @@ class Gateway:
     """The name of the project that clients of scrapyd see; ``None``: scrapyd's API is not offered."""
     temporal_ui: str | None = None
     """The web address at which Temporal shows the workflows of our namespace."""
+    marks: Mapping[str, str] | None = None
+    """Fingerprints of the settings that other processes need alike; ``None``: nothing is compared."""
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """More tasks that run while the app runs."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -84,12 +87,16 @@ class Gateway:
         self.metrics = Metrics()
         self.recorder = Recorder(store.access, clock)
         callers = self.entrance.callers
-        self.kept_tokens = KeptTokens(callers, store.tokens) if callers is not None else None
+        self.same_settings = SameSettings(store.notes, "gateway", self.marks or {})
         self.needs = Needs(store.health, workflows)
         self.crawlers = crawlers = Crawlers(self.scheduler)
         self.blocked = blocked = Blocked(store, workflows, self.metrics, clock, self.blocked_s)
         #: ``None``: the gateway is open.
-        self.logins = Logins(callers, self.entrance.login_key, self.entrance.oidc) if callers is not None else None
+        self.logins: Logins | None = None
+        self.kept_tokens: KeptTokens | None = None
+        if callers is not None:
+            self.logins = Logins(callers, self.entrance.login_key, self.entrance.oidc, store.notes)
+            self.kept_tokens = KeptTokens(callers, store.tokens, self.logins.share)
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
         archived = ArchivedFiles(self.archive) if self.archive is not None else None
@@ -143,6 +150,8 @@ class Gateway:
             found.append(self.kept_tokens.run)
         if self.entrance.oidc is not None:
             found.append(self.entrance.oidc.run)
+        if self.marks is not None:
+            found.append(self.same_settings.run)
         if (catalogue_s := self.catalogue_s) is not None:
             found.append(lambda: self.crawlers.keep_reading(catalogue_s))
         if self.sweep_s is not None:

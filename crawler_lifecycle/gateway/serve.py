@@ -17,7 +17,7 @@ from crawler_lifecycle.gateway.access.oidc import Oidc
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, TokenFileError
 from crawler_lifecycle.observability import logs
-from crawler_lifecycle.settings import GatewaySettings, OidcSettings, Settings
+from crawler_lifecycle.settings import GatewaySettings, OidcSettings, Settings, fingerprints
 from crawler_lifecycle.task_tokens import KEY_MIN
 from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.client import Workflows
@@ -82,6 +82,7 @@ def serve(settings: Settings) -> int:
         webhook_rules=settings.webhooks.rules,
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
         temporal_ui=listen.temporal_ui,
+        marks=fingerprints(settings, "gateway.login_key", "gateway.task_key"),
         background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:

@@ -44,6 +44,7 @@ from crawler_lifecycle.store.schedules.tables import schedule
 from .access import AccessStore, TokenStore
 from .engine import Database, open_engine, parse_url
 from .events import EventStore, TroubleStore
+from .notes import NoteStore
 from .webhooks import WebhookStore, webhook
 
 
@@ -110,6 +111,7 @@ class Store:
     troubles: TroubleStore
     access: AccessStore
     tokens: TokenStore
+    notes: NoteStore
     health: StoreHealth
     database: Database
 

@@ -9,7 +9,7 @@ Every database compares texts by code point (``utf8mb4_bin``). With the default 
 
 from __future__ import annotations
 
-from . import access, webhooks
+from . import access, notes, webhooks
 from .audits import tables as audits
 from .base import outbox
 from .columns import metadata
@@ -18,4 +18,4 @@ from .managers import tables as managers
 from .runs import tables as runs
 from .schedules import tables as schedules
 
-__all__ = ["access", "audits", "graphs", "managers", "metadata", "outbox", "runs", "schedules", "webhooks"]
+__all__ = ["access", "audits", "graphs", "managers", "metadata", "notes", "outbox", "runs", "schedules", "webhooks"]

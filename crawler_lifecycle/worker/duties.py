@@ -21,7 +21,8 @@ from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.compose import Parts, build_audit, build_parent_audit
 from crawler_lifecycle.ports.cluster import Observer
-from crawler_lifecycle.settings import AuditSettings, Settings
+from crawler_lifecycle.settings import AuditSettings, Settings, fingerprints
+from crawler_lifecycle.store.notes import SameSettings
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper, keep_audit_schedule
@@ -45,6 +46,8 @@ class Duties:
         self, client: Client, parts: Mapping[str, Parts], observer: Observer | None, store: Store
     ) -> Waker | None:
         """Start the services of the roles in ``parts``. With an ``observer``, return what wakes runs."""
+        same = SameSettings(store.notes, "worker", fingerprints(self._settings))
+        self._begin("settings", lambda: {"problem": same.problem}, same.run())
         waker = None
         if observer is not None:
             waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store)

@@ -733,6 +733,9 @@ def access(store: Store, filled: Filled) -> None:
     store.tokens.tokens_used({"0" * 64: at})
     store.tokens.revoke_token("ci", "ann")
     store.tokens.list_tokens()
+    for _ in range(2):
+        store.notes.leave_note("login", "a", "", at)
+    store.notes.live_notes("login")
 
 
 def audits(store: Store, filled: Filled) -> None:

@@ -109,6 +109,8 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         store.access.record_access([AccessRow(clock.now, "ann", "*", "stopRun", None, 200, "done")])
         store.tokens.create_token("ci", "read", "*", "0" * 64, None, "ann")
         assert store.tokens.revoke_token("ci", "ann").revoked_at is not None
+        for end in (clock.now, clock.now + timedelta(hours=1), clock.now + timedelta(hours=2)):
+            store.notes.leave_note("login", "a", "", end)
     finally:
         store.close()
 

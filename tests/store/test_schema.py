@@ -129,6 +129,9 @@ FROZEN = {
     "0004.mysql.sql": "97672d72c2ad915a",
     "0004.sqlite.sql": "eab2825c3f5fa499",
     "0004_access.py": "02632a314988721c",
+    "0005.mysql.sql": "486f3e6a9c2dda9c",
+    "0005.sqlite.sql": "9ecf6b33bb2a0936",
+    "0005_notes.py": "b7a8c8fed05d05d3",
 }
 
 
@@ -146,7 +149,7 @@ def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(emp
     """Whichever version it says, and when it says none; it stays as it is until somebody has it made anew."""
     upgrade(empty_url)
     write(empty_url, *OLDER)
-    for version in ("0001", "0002", "0003", "0004", "none"):
+    for version in ("0001", "0002", "0003", "0004", "0005", "none"):
         write(empty_url, f"UPDATE alembic_version SET version_num = '{version}'")
         if version == "none":
             write(empty_url, "DROP TABLE alembic_version")
@@ -214,7 +217,7 @@ def test_a_database_with_records_that_can_be_used_is_not_created_anew(empty_url:
     upgrade(empty_url)
     with closing(open_store(empty_url)) as store:
         store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
-        for version in ("0001", "0002", "0003", "0004", "0999", None):
+        for version in ("0001", "0002", "0003", "0004", "0005", "0999", None):
             changed = f"UPDATE alembic_version SET version_num = '{version}'"
             write(empty_url, changed if version else "DELETE FROM alembic_version")
             with pytest.raises(NotInThisState, match="--recreate would delete all records"):
@@ -320,13 +323,13 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
     write(empty_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0004.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0005.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
     assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
     write(empty_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0004.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0005.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)

@@ -1,7 +1,8 @@
 """Logins of browsers: a signed cookie that contains the name and the hash of a token, but never the token.
 
 The gateway stores no logins: the signature proves them. Several gateways with the same key accept the same logins. A
-revoked or expired token ends its logins, because each request searches the tokens file for the hash.
+revoked or expired token ends its logins, because each request searches the tokens file for the hash. A login that
+somebody ended is a note in the database, which all gateways read.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import json
 import math
 import secrets
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
 from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.store.notes import LOGIN, NoteStore
 from crawler_lifecycle.web.tries import Tries
 
 from .oidc import PREFIX, Oidc
@@ -29,8 +32,6 @@ from .tokens import Caller, TokenFile, digest
 COOKIE = "crawl_login"
 #: The longest time of a login.
 LASTS = timedelta(hours=12)
-#: The number of ended logins above which the expired ones are removed from memory.
-ENDED_MAX = 10_000
 _COOKIE_MAX = 4096
 _PURPOSE = "login"
 
@@ -49,13 +50,26 @@ class _Reference:
 
 
 class Logins:
-    """Begins, finds and ends logins. Without a ``key``, they end with the process."""
+    """Begins, finds and ends logins. Without a ``key``, they end with the process.
 
-    def __init__(self, callers: TokenFile, key: bytes | None = None, oidc: Oidc | None = None) -> None:
+    ``notes``: where gateways tell each other which logins ended; ``None``: a login ends in this process alone.
+    """
+
+    def __init__(
+        self,
+        callers: TokenFile,
+        key: bytes | None = None,
+        oidc: Oidc | None = None,
+        notes: NoteStore | None = None,
+    ) -> None:
         self._callers = callers
+        self._notes = notes
         self.oidc = oidc
         self._key = key or secrets.token_bytes(32)
-        self._ended: dict[str, int] = {}
+        self._ended: dict[str, datetime] = {}
+        """Logins that were ended, and when they would have ended by themselves."""
+        self._untold: dict[str, datetime] = {}
+        """Those that other gateways do not know yet."""
         self.tries = Tries()
 
     def begin(self, token: str, now: datetime) -> tuple[Caller, str] | None:
@@ -83,13 +97,22 @@ class Logins:
         return replace(caller, login=found.login)
 
     def end(self, cookie: str, now: datetime) -> None:
-        """End a login and its streams: this process does not accept its cookie any more."""
+        """End a login and its streams: this process does not accept its cookie any more. ``share`` tells the others."""
         found = self._read(cookie)
-        if found is None:
+        if found is None or found.ends <= now.timestamp():
             return
-        if len(self._ended) >= ENDED_MAX:
-            self._ended = {login: ends for login, ends in self._ended.items() if ends > now.timestamp()}
-        self._ended[found.login] = found.ends
+        self._ended = {login: ends_at for login, ends_at in self._ended.items() if ends_at > now}
+        self._untold[found.login] = self._ended[found.login] = datetime.fromtimestamp(found.ends, UTC)
+
+    async def share(self) -> None:
+        """Tell other gateways which logins ended here, and read which ended there. Raises what the store raises."""
+        if self._notes is None:
+            return
+        for login, ends_at in list(self._untold.items()):
+            await run_in_threadpool(self._notes.leave_note, LOGIN, login, "", ends_at)
+            self._untold.pop(login, None)
+        notes = await run_in_threadpool(self._notes.live_notes, LOGIN)
+        self._ended |= {note["name"]: note["ends_at"] for note in notes}
 
     def _read(self, cookie: str) -> _Reference | None:
         found = self.unseal(_PURPOSE, cookie)

@@ -284,14 +284,18 @@ class AuthenticationMiddleware:
             else:
                 await self._until_revoked(caller, headers, access, scope, receive, send)
 
-    def _called(
-        self, scope: Scope, caller: Caller | None, operation: str | None
-    ) -> contextlib.AbstractContextManager[None]:
-        # Crawlers and runners have no role. Their token names the only run that they reach.
-        everywhere = caller is not None and (caller.role is None or caller.project == ALL)
+    @contextlib.contextmanager
+    def _called(self, scope: Scope, caller: Caller | None, operation: str | None) -> Iterator[None]:
+        """Name the caller in every log line of the request. Limit it to its project."""
         if caller is None:
-            everywhere = self.entrance.callers is None
-        return _called(scope, caller, operation, None if everywhere else caller.project if caller else NONE)
+            project = None if self.entrance.callers is None else NONE
+        else:
+            # Crawlers and runners have no role. Their token names the only run that they reach.
+            project = None if caller.role is None or caller.project == ALL else caller.project
+        about = {"caller": caller.name if caller else None, "operation": operation}
+        scope[ABOUT] = {name: value for name, value in about.items() if value is not None}
+        with limited(project), structlog.contextvars.bound_contextvars(**scope[ABOUT]):
+            yield
 
     def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
         """Return the caller; ``None`` on an open gateway. Raises ``Problem`` 401, or 429 after too many wrong tokens
@@ -443,12 +447,3 @@ def _is_stream(access: Access, scope: Scope) -> bool:
         case "when waited":
             return any(one.strip() != "0" for one in asked.get("wait", []))
     return access.stream == "always"
-
-
-@contextlib.contextmanager
-def _called(scope: Scope, caller: Caller | None, operation: str | None, project: str | None) -> Iterator[None]:
-    """Name the caller in every log line of the request. Limit it to its project."""
-    about = {"caller": caller.name if caller else None, "operation": operation}
-    scope[ABOUT] = {name: value for name, value in about.items() if value is not None}
-    with limited(project), structlog.contextvars.bound_contextvars(**scope[ABOUT]):
-        yield

@@ -16,7 +16,7 @@ import secrets
 import stat
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -196,22 +196,27 @@ class TokenFile:
 
 
 class KeptTokens:
-    """Gives the tokens of the database to the tokens file of this process, and records their last use."""
+    """Gives the tokens of the database to the tokens file of this process, and records their last use.
 
-    def __init__(self, callers: TokenFile, store: TokenStore) -> None:
+    ``share`` is called at each reading, and shares the logins that ended.
+    """
+
+    def __init__(self, callers: TokenFile, store: TokenStore, share: Callable[[], Awaitable[None]]) -> None:
         self._callers = callers
         self._store = store
+        self._share = share
         self._told: dict[str, datetime] = {}
         callers.keep(None)
 
     async def run(self) -> None:
         """Read until the task is cancelled."""
-        meanwhile = "tokens that are not in the tokens file are refused after a minute"
+        meanwhile = "other tokens than those of the tokens file are refused after a minute, logins end here alone"
         loop = Loop("reading the tokens of the database", KEPT_S, meanwhile=meanwhile, first_s=KEPT_S)
         await loop.run(self.read)
 
     async def read(self) -> None:
-        """Read all tokens once. Raises what the store raises."""
+        """Read all tokens and ended logins once. Raises what the store raises."""
+        await self._share()
         rows = await run_in_threadpool(self._store.list_tokens, live=True)
         known = [row for row in rows if row.role in set(Role)]  # somebody could have edited the database
         callers = {row.sha256: Caller(row.name, Role(row.role), project=row.project) for row in known}

@@ -7,6 +7,7 @@ browser.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import logging
 import re
@@ -83,6 +84,8 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
         cookie = cookie_of(request.headers)
         if logins is not None and cookie is not None:
             logins.end(cookie, clock())
+            with contextlib.suppress(LifecycleError):  # the next reading of the tokens tells the others
+                await logins.share()
         done = RedirectResponse("/login", 303)
         done.delete_cookie(**_attributes(request))
         done.headers["Clear-Site-Data"] = '"cache"'  # so that Back shows no page of this login

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from datetime import timedelta
 
+import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.gateway.access.logins import COOKIE, Logins
 from crawler_lifecycle.gateway.access.tokens import FRESH_S
+from crawler_lifecycle.gateway.app import create_app
+from crawler_lifecycle.store.notes import LOGIN, NoteStore
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
+from tests.gateway.page.conftest import as_browser
 
 
 def log_in(door: TestClient, keys: Keys, role: str = "read", **more: str) -> str:
@@ -100,6 +106,58 @@ def test_gateways_with_one_key_share_logins(world: World, keys: Keys) -> None:
     found = other.find(begun[1], world.clock())
     assert (found.name, found.role) == ("the-read", "read")
     assert Logins(keys.callers).find(begun[1], world.clock()) is None
+
+
+def test_a_login_that_ends_at_one_gateway_ends_at_all(world: World, keys: Keys) -> None:
+    """And at one that starts later."""
+    gateways = [world.gateway(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(3)]
+    with ExitStack() as stack:
+        one, other = (as_browser(stack.enter_context(world.client(create_app(each)))) for each in gateways[:2])
+        cookie, kept = log_in(one, keys, "operate"), log_in(one, keys, "operate")
+
+        def status(door: TestClient, cookie: str) -> int:
+            door.cookies.clear()
+            return door.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code
+
+        assert [status(one, cookie), status(other, cookie)] == [200, 200]
+        one.cookies.set(COOKIE, cookie)
+        assert one.post("/logout").status_code == 303
+        assert gateways[1].kept_tokens is not None
+        assert other.portal is not None
+        other.portal.call(gateways[1].kept_tokens.read)
+        assert [status(one, cookie), status(other, cookie)] == [303, 303]
+        late = as_browser(stack.enter_context(world.client(create_app(gateways[2]))))
+        assert status(late, cookie) == 303
+        assert [status(door, kept) for door in (one, other, late)] == [200, 200, 200]
+
+
+def test_a_login_that_ends_while_the_database_is_away_ends_elsewhere_when_it_is_back(
+    world: World, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = world.gateway(entrance=keys.entrance(login_key=b"k" * 32))
+    with world.client(create_app(gateway)) as client:
+        door = as_browser(client)
+        cookie = log_in(door, keys)
+        with monkeypatch.context() as away:
+            away.setattr(NoteStore, "leave_note", lambda *_: refuse())
+            assert door.post("/logout").status_code == 303
+        assert world.store.notes.live_notes(LOGIN) == []
+        assert door.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 303
+        assert gateway.kept_tokens is not None
+        assert door.portal is not None
+        door.portal.call(gateway.kept_tokens.read)
+        assert len(world.store.notes.live_notes(LOGIN)) == 1
+        world.clock.forward(timedelta(hours=12).total_seconds())
+        door.cookies.set(COOKIE, cookie)
+        door.post("/logout")
+        assert world.store.notes.live_notes(LOGIN) == [], "who has no login leaves no note"
+        door.cookies.set(COOKIE, f"{cookie}x")
+        door.post("/logout")
+        assert world.store.notes.live_notes(LOGIN) == []
+
+
+def refuse() -> None:
+    raise StoreUnavailable("away")
 
 
 def test_a_cookie_counts_for_our_pages_alone(door: TestClient, keys: Keys) -> None:
