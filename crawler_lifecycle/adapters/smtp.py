@@ -81,7 +81,7 @@ def mail_of(sender: str, to: Sequence[str], alert: Alert, id: str) -> bytes:
     message = MIMEText(alert.text, _charset="utf-8")
     message["From"] = formataddr(parseaddr(sender))
     message["To"] = ", ".join(to)
-    message["Subject"] = Header(alert.title, "utf-8")
+    message["Subject"] = Header(alert.title, "utf-8")  # type: ignore[assignment]
     message["Message-ID"] = f"<{id.replace(':', '_')}@crawler-lifecycle>"
     message["Auto-Submitted"] = "auto-generated"  # nobody's absence is answered
     return message.as_bytes(policy=compat32.clone(linesep="\r\n"))

@@ -153,15 +153,12 @@ class _Sender:
 
     async def _send(self, spec: WebhookSpec, event: Event, keys: Sequence[bytes]) -> str:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        try:
-            if spec.kind == WEBHOOK:
-                body = event_text(event, ENTRY_MAX).encode()
-                headers |= signed_headers(message_id(event_id(event)), int(self.outside._clock()), body, keys)
-                headers["Content-Type"] = "application/cloudevents+json"
-            else:
-                body = json.dumps(message(spec.kind, self.outside.alert(event)), ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
-            raise NotDelivered(f"the event cannot be written: {error}") from error
+        if spec.kind == WEBHOOK:
+            body = event_text(event, ENTRY_MAX).encode()
+            headers |= signed_headers(message_id(event_id(event)), int(self.outside._clock()), body, keys)
+            headers["Content-Type"] = "application/cloudevents+json"
+        else:
+            body = json.dumps(message(spec.kind, self.outside.alert(event)), ensure_ascii=False).encode()
         try:
             async with asyncio.timeout(self.outside._timeout_s):
                 answer, text = await self._post(spec, headers, body)
