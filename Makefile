@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-newest test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -17,6 +17,7 @@ help:
 	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
 	@echo "make test-more  runs in the laboratory under faults, floods, limits and audits; all that needs a MariaDB or MySQL"
 	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
+	@echo "make test-newest  what depends on Python's own modules, on the newest Python (Go; fetched once)"
 	@echo "make test-foreign  docs/foreign-crawlers.md: Crawlee, Playwright and browsertrix are installed, crawl, are stopped, killed and go on"
 	@echo "make test-upgrade  an installation of the last landed build (tests/dev/landed.txt) is upgraded, rolled back and upgraded again under load"
 	@echo "make test-chart    the Helm chart of the last landed build on a real node, upgraded, rolled back and removed while crawls go on, with times (root)"
@@ -111,6 +112,10 @@ test-stacks: env
 
 test-embedded: env
 	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" tests/dev)
+
+# The machine's Python is the oldest that is allowed.
+test-newest: env
+	@python3 tools/newest_python.py -n$(JOBS)
 
 # What npm and pip fetch is 240 MB, so it is fetched for this alone.
 test-foreign: test-deps env

@@ -1,4 +1,4 @@
-"""Play tests on the newest Python: ``newest_python.py [PYTEST ARGUMENT...]``. Without arguments: ``TESTS``.
+"""Play tests on the newest Python: ``newest_python.py [PYTEST ARGUMENT...]``. Without a file or folder: ``TESTS``.
 
 The machine's own Python is the oldest that the package allows. The newest comes from a Go module that carries the
 builds of python-build-standalone, because uv and pyenv fetch theirs from places that CI does not reach. It is unpacked
@@ -101,7 +101,8 @@ def main(arguments: list[str]) -> int:
         print(f"the newest Python cannot be had: {error}", file=sys.stderr)
         return 1
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", FALSE_ALARM]
-    return subprocess.call([*command, *(arguments or TESTS)], cwd=ROOT)
+    named = any(not one.startswith("-") for one in arguments)
+    return subprocess.call([*command, *arguments, *(() if named else TESTS)], cwd=ROOT)
 
 
 if __name__ == "__main__":

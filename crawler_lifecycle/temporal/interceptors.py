@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -331,7 +332,7 @@ class _Beating(ActivityInboundInterceptor):
         async with Beside() as beside:
             # In an activity that is a plain function, ``heartbeat`` waits for the event loop, and would block it here.
             in_thread = functools.partial(asyncio.to_thread, activity.heartbeat)
-            beat = _beat if asyncio.iscoroutinefunction(input.fn) else in_thread
+            beat = _beat if inspect.iscoroutinefunction(input.fn) else in_thread
             beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))
             return await super().execute_activity(input)
 

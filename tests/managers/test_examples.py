@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -115,6 +115,6 @@ def test_one_job_for_each_input_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_async_mixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cls = _module(tmp_path, monkeypatch, ASYNC).CrawlManager
     assert order(simulate(cls)) == ["0", "1", "2"]
-    assert asyncio.iscoroutinefunction(cls.run)
-    assert asyncio.iscoroutinefunction(cls.workflow_loop)
-    assert asyncio.iscoroutinefunction(cls.schedule_spider_with_jobargs)
+    assert inspect.iscoroutinefunction(cls.run)
+    assert inspect.iscoroutinefunction(cls.workflow_loop)
+    assert inspect.iscoroutinefunction(cls.schedule_spider_with_jobargs)
