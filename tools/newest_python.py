@@ -25,8 +25,12 @@ VERSION = "v0.0.0-3.14.6-20260610-1"
 SUM = "h1:oGUS7++Wm3LgxUfD6AmJgKbKQD2wdQFO9PzyJv6T+E4="
 #: What brings modules of the newest Python to older ones is not for the newest.
 BACKPORTS = "backports"
-#: Of Hypothesis about an object of its own: it counts references as older Pythons do.
-FALSE_ALARM = "ignore:It looks like `register_random`:hypothesis.errors.HypothesisWarning"
+#: Of Hypothesis about an object of its own: it counts references as older Pythons do. And of a SQLite connection whose
+#: opening failed: SQLAlchemy leaves it to the collector, and older Pythons close it without a word.
+FALSE_ALARMS = (
+    *("-W", "ignore:It looks like `register_random`:hypothesis.errors.HypothesisWarning"),
+    *("-W", "ignore:unclosed database:ResourceWarning"),
+)
 #: What depends on the modules of the interpreter: mail, CSV, TLS, time, types. This build has no ``os.pidfd_open``, so
 #: nothing of the local cluster is played on it.
 TESTS = (
@@ -100,7 +104,7 @@ def main(arguments: list[str]) -> int:
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
         print(f"the newest Python cannot be had: {error}", file=sys.stderr)
         return 1
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", FALSE_ALARM]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FALSE_ALARMS]
     named = any(not one.startswith("-") for one in arguments)
     return subprocess.call([*command, *arguments, *(() if named else TESTS)], cwd=ROOT)
 
