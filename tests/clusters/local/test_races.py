@@ -345,3 +345,22 @@ def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(tmp_path: Path, mo
     with pytest.raises(OSError, match="read-only"):
         Held(str(tmp_path)).new("log")
     assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
+
+
+@pytest.mark.parametrize("kind", [AttributeError, OSError])
+def test_a_signal_is_sent_also_where_python_or_the_kernel_has_no_pidfd(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """Pythons of uv, which `uvx` brings, are built without it."""
+
+    def absent(pid: int) -> int:
+        raise kind("no pidfd here")
+
+    if kind is AttributeError:
+        monkeypatch.delattr(os, "pidfd_open")
+    else:
+        monkeypatch.setattr(os, "pidfd_open", absent)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert Identity.of(child.pid).send(signal.SIGKILL)
+        assert child.wait(60) == -signal.SIGKILL
+        assert not identity.Identity(child.pid, 1, identity.boot_id()).send(signal.SIGKILL)

@@ -119,11 +119,12 @@ class Identity(NamedTuple):
         """Send a signal to exactly this process, and return whether it lived.
 
         A pidfd is opened before the start time is compared, so the signal cannot reach another process with the same
-        id. Without a pidfd (older kernels, sandboxes, no free descriptor), a small risk remains.
+        id. Without a pidfd (older kernels, sandboxes, no free descriptor, a Python that was built without it, as those
+        of uv are), a small risk remains.
         """
         pinned = None
         try:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, AttributeError):
                 pinned = os.pidfd_open(self.pid)
             if not self.alive():
                 return False
