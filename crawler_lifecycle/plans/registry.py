@@ -6,7 +6,9 @@ recorded with its error. The other modules still work.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import logging
 import re
 import threading
@@ -38,10 +40,15 @@ RECORD_S, CHECK_S = 60.0, 2.0
 FIRST_S = 60.0
 #: The module of the built-in manager.
 _OURS = BUILT_IN.partition(":")[0]
-#: Means every module in the folder that imports our managers or graphs, including new ones.
+#: Means every module of ``modules_in`` the folder, including new ones.
 ALL = "*"
 #: The import line of such a module. A file that only mentions our packages elsewhere may be another kind of file.
 _USES = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
+#: Files of this kind are served only if they import our packages.
+_TESTS = ("test_", "conftest")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: The statements of a module of plain functions. A module with other statements may be a program, such as a crawler.
+_PLAIN = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 #: Most source files to watch in the folder of users' modules.
 FILES_MAX = 500
 
@@ -185,7 +192,7 @@ class Registry:
 
 
 def modules_in(folder: Path) -> list[str]:
-    """Return the modules in this folder that import our managers or graphs.
+    """Return the modules in this folder that import our managers or graphs, or only define functions.
 
     The files are only read. Separate processes import them later.
     """
@@ -193,9 +200,21 @@ def modules_in(folder: Path) -> list[str]:
     for file in sorted(folder.glob("*.py")):
         with contextlib.suppress(OSError):
             named = file.is_file() and file.stem.isidentifier() and file.stem.isascii()
-            if named and _USES.search(file.read_text(errors="replace")):
+            text = file.read_text(errors="replace") if named else ""
+            if _USES.search(text) or (not file.stem.startswith(_TESTS) and _only_defines(text)):
                 found.append(file.stem)
     return found
+
+
+@functools.lru_cache(FILES_MAX)
+def _only_defines(text: str) -> bool:
+    """Return whether a module of this text only defines, among other things functions."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return False
+    quiet = (isinstance(one, _PLAIN) or isinstance(getattr(one, "value", None), ast.Constant) for one in body)
+    return any(isinstance(one, _FUNCTIONS) for one in body) and all(quiet)
 
 
 def _stamps(files: set[str]) -> dict[str, int]:

@@ -209,6 +209,33 @@ def test_modules_of_the_folder_are_read_and_not_imported(tmp_path: Path) -> None
     assert modules_in(tmp_path) == ["shops"]
 
 
+PLAIN = {
+    "functions": "def fetch(page): return page\n",
+    "more": '"""Words."""\nimport re\nWORD: str = "a"\nasync def fetch(): ...\nclass A: ...',
+}
+NOT_PLAIN = {
+    "script": "def main(): ...\nmain()\n",
+    "crawler": "import os\nPAGES = os.environ['PAGES']\ndef main(): ...\nif __name__ == '__main__': main()\n",
+    "loops": "def main(): ...\nfor _ in range(3): main()\n",
+    "classes": "class Spider: ...\n",
+    "values": "A = 1\n",
+    "broken": "def main(:\n",
+    "null": "def main(): '\0'\n",
+    "test_functions": PLAIN["functions"],
+    "conftest": PLAIN["functions"],
+}
+
+
+def test_a_module_of_plain_functions_is_served(tmp_path: Path) -> None:
+    """Steps need nothing of ours. What may do something at its import is no such module."""
+    for name, text in {**PLAIN, **NOT_PLAIN}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert modules_in(tmp_path) == ["functions", "more"]
+    worker, plans = registered(tmp_path, "*")
+    worker.turn()
+    assert [(row.plan, row.error) for row in plans.list_plans()] == [("functions", None), ("more", None)]
+
+
 def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
     """Who follows the page writes the first function while the stack runs."""
     worker, plans = registered(tmp_path, "*")
