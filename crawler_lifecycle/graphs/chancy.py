@@ -4,7 +4,7 @@
 Some names exist and do nothing. A graph here needs no loop, so these have no effect: ``Leadership``,
 ``polling_interval``, ``max_workflows_per_run``, ``process_workflow``, ``run``, ``get_scope``, ``migrate_key``,
 ``migrate_package``, ``api_plugin``. The installation removes old workflows, so ``pruning_rule`` and ``cleanup`` have no
-effect either.
+effect either. docs/graphs-compared.md lists the names that are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from enum import Enum
 from typing import Any, ClassVar, Self, TextIO, TypeVar
 
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.graph.spec import GraphSpec
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.checks import check_cycle, shown
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind
 from crawler_lifecycle.domain.starts import derived_id
 
 from .asking import asked, current, use
@@ -26,6 +28,9 @@ from .job import time_of
 from .jobs import NewJob, function, job_of
 from .platform import Document, Platform
 from .workflow import AnyOrder, new_id
+
+#: The package and the version whose names are here.
+FOLLOWS = "chancy 0.26.0"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,6 +66,9 @@ class Leadership:
     def __init__(self, **_: Any) -> None: ...
 
 
+ImmediateLeadership = Leadership
+
+
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
 
@@ -89,6 +97,11 @@ class Job:
     scheduled_at: datetime | None = None
     limits: abc.Sequence[Limit] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_func(cls, func: Callable[..., Any], **options: Any) -> Self:
+        """Return the job of a function."""
+        return cls(func, **options)
 
     def with_kwargs(self, **kwargs: Any) -> Self:
         """Return the same job with other arguments."""
@@ -138,14 +151,32 @@ def _new_job(thing: Any) -> NewJob:
 # --- workflows -------------------------------------------------------------------------------------------------------
 
 
+class CircularDependencyError(InvalidRequest):
+    """Raised for steps that wait for one another."""
+
+
+class InvalidDependencyError(InvalidRequest):
+    """Raised for a dependency on a step that does not exist."""
+
+
+class EmptyWorkflowError(InvalidRequest):
+    """Raised for a workflow without steps."""
+
+
 class StepState(Enum):
-    """States of a step (in Chancy ``QueuedJob.State``)."""
+    """States of a step."""
 
     PENDING = "pending"
     RUNNING = "running"
     RETRYING = "retrying"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+
+
+class QueuedJob:
+    """Holds the states of a step under Chancy's name."""
+
+    State = StepState
 
 
 #: Our state of a step -> Chancy's state. A step that was cancelled before it began has no state in Chancy.
@@ -237,6 +268,22 @@ class Workflow:
 
     def __delitem__(self, step_id: str) -> None:
         del self.steps[step_id]
+
+    def validate(self) -> None:
+        """Raise ``EmptyWorkflowError``, ``InvalidDependencyError`` or ``CircularDependencyError`` if it cannot run."""
+        if not self.steps:
+            raise EmptyWorkflowError("steps: a workflow needs at least one step; add one")
+        numbers = {step_id: number for number, step_id in enumerate(self.steps)}
+        deps = []
+        for step_id, step in self:
+            if unknown := [dep for dep in step.dependencies if dep not in numbers]:
+                text = f"step {shown(step_id)}: deps: there is no step {shown(unknown[0])}"
+                raise InvalidDependencyError(f"{text}; add it, or leave the dependency out")
+            deps.append([numbers[dep] for dep in step.dependencies])
+        try:
+            check_cycle(deps, list(self.steps).__getitem__)
+        except InvalidRequest as error:
+            raise CircularDependencyError(str(error)) from None
 
     @property
     def is_complete(self) -> bool:
@@ -330,12 +377,14 @@ class WorkflowPlugin:
     def __init__(
         self,
         *,
-        polling_interval: int = 1,
+        polling_interval: int = 30,
         max_workflows_per_run: int = 1000,
-        pruning_rule: Rule = Age() > 86_400,  # noqa: B008 - it never changes
+        pruning_rule: Rule | None = None,
+        max_pending_workflows: int = 10_000,
     ) -> None:
         self.polling_interval, self.max_workflows_per_run = polling_interval, max_workflows_per_run
-        self.pruning_rule = pruning_rule
+        self.max_pending_workflows = max_pending_workflows
+        self.pruning_rule = Age() > 86_400 if pruning_rule is None else pruning_rule
 
     @staticmethod
     @asked
@@ -343,8 +392,9 @@ class WorkflowPlugin:
         """Start a workflow and return its id.
 
         If the gateway already has a workflow with this id, its missing steps are added; a job can only start one.
-        Raises ``InvalidRequest`` for an unknown dependency and for a cycle.
+        Raises what ``validate`` raises, and ``InvalidRequest``.
         """
+        workflow.validate()
         platform = current()
         if getattr(platform, "only_starts", False):
             platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
@@ -358,6 +408,13 @@ class WorkflowPlugin:
         found = _fetched(workflow.id)
         workflow.state, workflow.created_at, workflow.updated_at = found.state, found.created_at, found.updated_at
         return workflow.id
+
+    @classmethod
+    def push_ex(cls, cursor: Any, chancy: Chancy, workflow: Workflow, worker: Any = None) -> Any:
+        """Do the same as ``push``. The workflow starts at once, whatever becomes of the transaction of ``cursor``."""
+        if cursor is not None:
+            warnings.warn("push_ex: it is no part of your transaction; call push after the commit", stacklevel=2)
+        return cls.push(chancy, workflow)
 
     @staticmethod
     @asked
@@ -441,15 +498,29 @@ def _fetched(workflow_id: str) -> Workflow:
 
 
 def _workflow(row: Document) -> Workflow:
+    """Return a graph as Chancy's users see it.
+
+    Chancy has no sub-graphs, so a sub-graph is a step that depends on the steps in it. They wait for what it waits for.
+    """
     found = Workflow(row["name"] or "", id=row["id"], state=_state(row))
     found.created_at, found.updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
-    for one in current().jobs(row["id"], None):
+    rows = {one["path"]: one for one in current().jobs(row["id"], None)}
+    inside: dict[str, list[str]] = {path: [] for path in ("", *rows)}
+    for path in rows:
+        inside[path.rpartition("/")[0]].append(path)
+    attached = {path: inside[path] for path, one in rows.items() if one["kind"] != StepKind.GRAPH}
+    awaited: dict[str, list[str]] = {"": []}  # step -> what the steps in it wait for
+    for path, one in rows.items():
+        level, slash, _ = path.rpartition("/")
+        named = [level + slash + dep.rpartition("/")[2] for dep in one["deps"]]
+        is_graph = one["kind"] == StepKind.GRAPH
+        deps = [dep for name in named if name in rows for dep in (name, *attached.get(name, ()))] or awaited[level]
+        awaited[path] = deps if is_graph else [path]
+        deps = (is_graph and inside[path]) or deps
         state, begun = one["state"], bool(one["attempt"])
         theirs = _STEP_STATES.get(state, StepState.FAILED if begun else None)
-        job_id = f"{row['id']}/{one['path']}" if begun else None
-        found.steps[one["path"]] = WorkflowStep(
-            NewJob(one["kind"], one["job"]), one["path"], list(one["deps"]), theirs, job_id
-        )
+        job_id = f"{row['id']}/{path}" if begun else None
+        found.steps[path] = WorkflowStep(NewJob(one["kind"], one["job"]), path, list(deps), theirs, job_id)
     return found
 
 

@@ -104,7 +104,7 @@ class Gateway:
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         pages, wanted = self._about(key, "steps", paths), _wanted(paths)
-        return [one for page in pages for one in page["steps"] if one["kind"] != "graph" and wanted(one["path"])]
+        return [one for page in pages for one in page["steps"] if wanted(one["path"])]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         pages, wanted = self._about(key, "results", paths), _wanted(paths)

@@ -43,14 +43,14 @@ class Platform(DataSource, Protocol):
         ...
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
-        """Return steps in their order, in the form that ``graphs.job.Job.of`` reads; sub-graphs are left out.
+        """Return steps in their order, sub-graphs too, in the form that ``graphs.job.Job.of`` reads.
 
         Times are ISO 8601.
         """
         ...
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
-        """Return recorded results by path; steps without a result are left out."""
+        """Return what steps give to their dependents (``domain.graph.rows.Given``), by path and in their order."""
         ...
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
@@ -105,22 +105,19 @@ def with_above(path: str) -> list[str]:
     return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
-def nested(recorded: Mapping[str, Any], below: str) -> Any:
-    """Return the results below a path as nested dictionaries; for a single step its result alone.
-
-    For a step that has attached a graph, the results in that graph replace the step's own result.
-    """
-    holding = {path.rpartition("/")[0] for path in recorded}
-    if below in recorded and below not in holding:
-        return recorded[below]
+def nested(given: Mapping[str, Any], below: str) -> Any:
+    """Return the results below a path as nested dictionaries, in their order; for a single step its result alone."""
+    holding = {path.rpartition("/")[0] for path in given}
+    if below in given and below not in holding:
+        return given[below]
     prefix = f"{below}/" if below else ""
     found: dict[str, Any] = {}
-    for path, value in recorded.items():
-        if path in holding or not path.startswith(prefix):
+    for path, value in given.items():
+        if not path.startswith(prefix):
             continue
         *above, name = path.removeprefix(prefix).split("/")
         level = found
         for one in above:
             level = level.setdefault(one, {})
-        level[name] = value
+        level[name] = {} if path in holding else value
     return found or None

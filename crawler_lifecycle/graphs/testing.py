@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_failure
 from crawler_lifecycle.domain.graph.pages import fingerprint
-from crawler_lifecycle.domain.graph.rows import status_document
+from crawler_lifecycle.domain.graph.rows import Given, status_document
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.run_data import HeldFiles
 from crawler_lifecycle.domain.values import decode, encode, of_json
@@ -52,20 +52,16 @@ class _Row:
     ended_at: datetime | None = None
     snoozed: int = 0
     result: bytes | None = None
-    graft: str | None = None
-    """Fingerprint of the graph that this attempt has attached."""
+    attached: str | None = None
+    """Fingerprint of the graph that it has attached."""
 
     @property
-    def gave(self) -> bool:
-        """Return whether dependent steps get a result from this step, even an empty one."""
-        return self.result is not None or (self.state is StepState.COMPLETED and self.kind is not StepKind.GRAPH)
-
-    @property
-    def graft_is_empty(self) -> bool:
-        return self.step.graft and self.result is None and self.gave
+    def given(self) -> Given:
+        size = None if self.result is None else len(self.result)
+        return Given(self.number, self.path, self.kind, self.state, self.graft, self.attached is not None, size)
 
     def value(self) -> Any:
-        return None if self.result is None else decode(self.result)
+        return decode((self.result if self.given.recorded else self.given.instead) or b"null")
 
     @property
     def job(self) -> Mapping[str, Any]:
@@ -93,10 +89,9 @@ class _Graph:
         return self.rows[self.engine.numbers([path])[0]]
 
     def inside(self, paths: Sequence[str] | None) -> list[_Row]:
-        """Return the jobs at and below these paths; unknown paths are ignored, and ``None`` means all jobs."""
+        """Return the steps at and below these paths; unknown paths are ignored, and ``None`` means all steps."""
         above = None if paths is None else set(paths)
-        jobs = [row for row in self.rows if row.kind is not StepKind.GRAPH]
-        return [row for row in jobs if above is None or not above.isdisjoint(with_above(row.path))]
+        return [row for row in self.rows if above is None or not above.isdisjoint(with_above(row.path))]
 
     def state(self) -> str:
         return self.engine.state.value
@@ -150,7 +145,7 @@ class Memory(HeldFiles):
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         rows = self._graphs[key].inside(paths) if key in self._graphs else []
-        return {row.path: row.value() for row in rows if row.result is not None}
+        return {row.path: row.value() for row in rows if row.given.recorded or row.given.instead}
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
         graph = self._graphs.get(key)
@@ -179,13 +174,13 @@ class Memory(HeldFiles):
         row = graph.row(path)
         if self.cancelled(key, path, attempt):
             raise Fenced(f"step {path!r}: attempt {attempt} is not executing; only the executing step may graft")
-        if row.graft == fingerprint(spec):
+        if row.attached == fingerprint(spec):
             return
-        if row.graft is not None:
+        if row.attached is not None:
             raise DuplicateRequest(f"step {path!r}: it already attached another graph in this attempt; attach only one")
         graph.engine.add(spec.steps, row.step.number)
         row.spec = StepSpec(path, row.kind, {**row.job, "context": spec.context}, row.spec.deps, graft=True)
-        row.graft = fingerprint(spec)
+        row.attached = fingerprint(spec)
         graph.take_added()
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
@@ -205,7 +200,7 @@ class Memory(HeldFiles):
         while self.turn(key, until):
             pass
         if graph.state() == "executing":
-            waiting = [row.path for row in graph.inside(None) if not row.state.final]
+            waiting = [row.path for row in graph.rows if not (row.state.final or row.kind is StepKind.GRAPH)]
             raise TimeoutError(f"graph {key!r} has not ended; these steps wait: {', '.join(waiting[:20])}")
         return status_document(graph.name, graph.rows)
 
@@ -297,7 +292,7 @@ class Memory(HeldFiles):
 
     def _began(self, row: _Row) -> None:
         self.calls.append(row.path)
-        row.started_at, row.ended_at, row.graft = row.started_at or self.now, None, None
+        row.started_at, row.ended_at = row.started_at or self.now, None
 
     def _end(self, graph: _Graph, row: _Row, end: StepEnd) -> None:
         row.ended_at = self.now
@@ -309,15 +304,9 @@ class Memory(HeldFiles):
         context, deps = self.context(graph.key, level) or {}, row.spec.deps
         if level and row.job.get("style") == "item":  # an item gets the results for the group that it belongs to
             level, deps = level.rpartition("/")[0], graph.row(level).spec.deps
-        for dep in deps:
-            path = f"{level}/{dep}" if level else dep
-            inside = [one for one in graph.rows if path in with_above(one.path)]
-            holding = {one.path.rpartition("/")[0] for one in inside}
-            holding |= {one.path for one in inside if one.graft_is_empty or one.kind is StepKind.GRAPH}
-            given = [one for one in inside if one.gave or one.path in holding]
-            if gave := {one.path: {} if one.path in holding else one.value() for one in given}:
-                context[dep] = nested(gave, path)
-        return context
+        prefix = f"{level}/" if level else ""
+        given = self.recorded(graph.key, [prefix + dep for dep in deps])
+        return context | (nested(given, level) or {})
 
 
 @contextmanager

@@ -6,19 +6,21 @@ elsewhere they are plain calls (``asking.asked``).
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.bounds import refusal, travels
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph import render
 from crawler_lifecycle.domain.graph.checks import check, check_name, shown
-from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, NAME_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.starts import derived_id
 from crawler_lifecycle.domain.values import NoValue, to_json
 
@@ -28,6 +30,8 @@ from .jobs import NewJob, amount, function, job_of, step_options
 from .platform import Document, nested
 
 Names = str | Iterable[str] | None
+#: Characters kept of a key that is too long for a step's name; a hash of the whole key follows.
+_KEPT = 60
 #: Options of ``add_cascade`` with items that belong to the group; all other options belong to its steps.
 _OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_discarded", "replace")
 
@@ -62,7 +66,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps and dependencies of a workflow, as they were built.
+    """Steps and dependencies of a workflow.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
     >>> graph = Workflow().add("shop", crawl("shop.com")).add("feed", crawl("feed"), "shop").to_graph()
@@ -174,17 +178,17 @@ class Workflow:
     def add_many(self, name: str, jobs: Iterable[Any] | Mapping[str, Any], deps: Names = None, **options: Any) -> Self:
         """Add jobs as a sub-graph.
 
-        Jobs of a list are named by their index, jobs of a dictionary by their keys. ``max_parallel``: most of these
-        jobs that execute at once.
+        Jobs of a list are named by their index, jobs of a dictionary by their keys; a character that a name may not
+        have, such as the ``/`` of a URL, becomes ``_``. ``max_parallel``: most of these jobs that execute at once.
         """
         named = jobs.items() if isinstance(jobs, Mapping) else enumerate(jobs)
-        return self._group(name, [(str(key), job) for key, job in named], deps, options)
+        return self._group(name, named, deps, options)
 
     def add_cascade(self, name: str, what: Any, deps: Names = None, **options: Any) -> Self:
         """Add a function that gets a context: values of ``add_context``, and results of its dependencies by name.
 
         ``what`` may also be ``(items, function)``: the function is called once for each item of a list or dictionary,
-        with the item and the context. Return values are recorded.
+        with the item and the context. Steps are named as by ``add_many``. Return values are recorded.
         """
         with _at(name):
             if not isinstance(what, tuple):
@@ -194,8 +198,7 @@ class Workflow:
             first = function(called, "item").having(**options)
             named = items.items() if isinstance(items, Mapping) else enumerate(items)
             each = [
-                (str(key), replace(first, job={**first.job, "item": to_json(item, f"item {key!r}")}))
-                for key, item in named
+                (key, replace(first, job={**first.job, "item": to_json(item, f"item {key!r}")})) for key, item in named
             ]
         return self._group(name, each, deps, own)
 
@@ -232,12 +235,24 @@ class Workflow:
         defaults = self._defaults if job.kind is StepKind.FUNCTION else {}
         return self._put(name, job, deps, {**defaults, **job.options, **options}, graft=graft)
 
-    def _group(self, name: str, jobs: list[tuple[str, Any]], deps: Names, options: dict[str, Any]) -> Self:
+    def _group(self, name: str, jobs: Iterable[tuple[Any, Any]], deps: Names, options: dict[str, Any]) -> Self:
         sub = type(self)()
         sub.ignore_cancelled, sub.ignore_discarded = self.ignore_cancelled, self.ignore_discarded
         for key, job in jobs:
-            sub._add(key, job, None, {})
+            sub._add(sub.name_of(str(key), f"step {shown(name)}: key"), job, None, {})
         return self._put(name, NewJob(StepKind.GRAPH, {"fan_out": True}), deps, options, sub)
+
+    def name_of(self, key: str, where: str) -> str:
+        """Return the name of a new step for a key: the key without the characters that a name may not have.
+
+        Raises ``InvalidRequest`` beginning with ``where`` if a step has this name.
+        """
+        name = "".join(character if character.isprintable() and character != "/" else "_" for character in key)
+        if name and not travels(name, NAME_MAX):
+            name = f"{name[:_KEPT]}…{hashlib.sha256(key.encode(errors='replace')).hexdigest()[:16]}"
+        if name in self._steps:
+            raise refusal(where, key, f"another key has the step {shown(name)}; use different keys")
+        return name
 
     def _put(
         self,
@@ -310,18 +325,34 @@ class Workflow:
     def __bool__(self) -> bool:
         return True
 
-    def to_graph(self) -> Graph:
-        """Return the names and dependencies that were built here; a sub-graph is a ``Graph``."""
-        vertices = {name: s.sub.to_graph() if s.sub else render.label(s.spec) for name, s in self._steps.items()}
-        return Graph(vertices, [(dep, name) for name, s in self._steps.items() for dep in s.spec.deps])
+    def to_graph(self) -> Any:
+        """Return the ``Graph``: names and dependencies; a sub-graph is a ``Graph`` too.
 
-    def to_dot(self) -> str:
-        """Return the graph that was built here in the DOT language of Graphviz."""
-        return render.to_dot(self.spec().steps, name=self.name)
+        A workflow without steps of its own is a handle. Its graph is read from the platform, and the call must be
+        awaited in async code. The same applies to ``to_dot`` and ``to_mermaid``.
+        """
+        return self._drawn(_graph)
 
-    def to_mermaid(self) -> str:
-        """Return the graph that was built here as a Mermaid flowchart."""
-        return render.to_mermaid(self.spec().steps)
+    def to_dot(self) -> Any:
+        """Return the graph as a text in the DOT language of Graphviz."""
+        return self._drawn(lambda steps: render.to_dot(steps, name=self.name))
+
+    def to_mermaid(self) -> Any:
+        """Return the graph as a text: a Mermaid flowchart."""
+        return self._drawn(render.to_mermaid)
+
+    def _drawn(self, draw: Callable[[Sequence[StepSpec]], object]) -> Any:
+        return draw(self.spec().steps) if self._steps or not not self._anonymous else self._drawn_as_sent(draw)
+
+    @asked
+    def _drawn_as_sent(self, draw: Callable[[Sequence[StepSpec]], object]) -> object:
+        steps = []
+        for one in current().jobs(self.id, self._chosen()):
+            if one["path"] != self._level:
+                path = one["path"].removeprefix(self._path(""))
+                deps = tuple(dep.rpartition("/")[2] for dep in one["deps"])
+                steps.append(StepSpec(path, StepKind(one["kind"]), one["job"], deps))
+        return draw(steps)
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
@@ -375,16 +406,20 @@ class Workflow:
 
     @asked
     def get_recorded(self, name: str) -> Any:
-        """Return the recorded result of this step; ``None`` if it has none.
+        """Return the result of this step, as its dependents get it; ``None`` if it has none.
 
-        For a crawl this is a dictionary about the end of its run, for a sub-graph a dictionary of results by name.
+        For a crawl this is a dictionary about the end of its run. For a sub-graph it is a dictionary of results by
+        name, in the order of the steps; a step that completed without a result has ``None`` there.
         """
         path = self._path(name)
         return nested(current().recorded(self.id, [path]), path)
 
     @asked
     def all_recorded(self, *, names: Names = None, deps_of: Job | str | None = None) -> dict[str, Any]:
-        """Return a dictionary of recorded results by name; results of sub-graphs are nested dictionaries."""
+        """Return a dictionary of results by name, in the order of the steps and as dependents get them.
+
+        Results of sub-graphs are nested dictionaries.
+        """
         paths = self._chosen(names, deps_of)
         return {} if paths == [] else nested(current().recorded(self.id, paths), self._level) or {}
 
@@ -469,7 +504,7 @@ class Workflow:
     def _jobs(self, paths: list[str] | None) -> list[Job]:
         if paths is not None and not paths:
             return []
-        return [Job.of(self.id, one) for one in current().jobs(self.id, paths)]
+        return [Job.of(self.id, one) for one in current().jobs(self.id, paths) if one["kind"] != StepKind.GRAPH]
 
     def _job(self, path: str) -> Job | None:
         return next((one for one in self._jobs([path]) if one.path == path), None)
@@ -510,6 +545,21 @@ def _names(deps: Names, dependencies: Names) -> tuple[str, ...]:
     if not all(isinstance(one, str) for one in found):
         raise refusal("deps", found, "give names of steps: a text, or a list of texts")
     return found
+
+
+def _graph(steps: Iterable[StepSpec]) -> Graph:
+    vertices: dict[str, dict[str, str | Graph]] = defaultdict(dict, {"": {}})
+    edges: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for step in steps:
+        level, _, name = step.path.rpartition("/")
+        vertices[level][name] = render.label(step)
+        edges[level] += ((dep, name) for dep in step.deps)
+        if step.kind is StepKind.GRAPH:
+            vertices[step.path] = {}
+    for path in filter(None, vertices):
+        level, _, name = path.rpartition("/")
+        vertices[level][name] = Graph(vertices[path], edges[path])
+    return Graph(vertices[""], edges[""])
 
 
 def _status(key: str, found: Document) -> Status:

@@ -152,20 +152,6 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The facts about a step that its dependents get."""
-
-    number: int
-    path: str
-    kind: StepKind
-    state: StepState
-    graft: bool = False
-    result_bytes: int | None = None
-    """The size of its recorded result in bytes; ``None``: it has no recorded result. A crawl records ``run_id``,
-    ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and ``archive`` when it ends."""
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """The end of one execution of a step, with the result to record."""
 

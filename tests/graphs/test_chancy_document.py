@@ -13,12 +13,13 @@
 | push again adds what is new (C-07) | `test_c07_a_live_workflow_grows` |
 | jobs keep retries, timeouts, scheduling (C-09, C-20) | `test_c09_jobs_keep_their_options` |
 | the first failure (C-10) | `test_c10_the_first_failure` |
-| no steps (C-11) | `test_c11_an_empty_workflow` |
+| no steps, `validate` and its errors (C-11) | `test_c11_what_cannot_run_is_refused` |
+| `push_ex` (C-08) | `test_c08_push_ex_says_that_it_is_no_part_of_a_transaction` |
 | `pruning_rule`, `Rules.Age`, `to_sql`, `cleanup` (C-16) | `test_c16_pruning` |
 | all that drives Chancy's own loop (C-13) | `test_c13_what_drives_a_loop_does_nothing` |
 | an unknown step, a cycle (defects) | `test_what_would_wedge_is_refused` |
 
-C-08 (the caller's cursor), C-18 and C-19 (REST, dashboard, Django) are not here: docs/graphs-compared.md says why.
+C-18 and C-19 (REST, dashboard, Django) are not here: docs/graphs-compared.md says why.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ import pytest
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.graphs.chancy import (
     Chancy,
+    CircularDependencyError,
+    EmptyWorkflowError,
+    InvalidDependencyError,
     Leadership,
     Limit,
     Sequence,
@@ -43,6 +47,7 @@ from crawler_lifecycle.graphs.chancy import (
     job,
 )
 from crawler_lifecycle.graphs.testing import Memory
+from crawler_lifecycle.graphs.workflow import Workflow as Graph
 from tests.graphs.support import play
 
 EXAMPLE = """
@@ -331,10 +336,33 @@ def test_c10_the_first_failure(memory: Memory) -> None:
     assert "unstarted" in dot(found)
 
 
-def test_c11_an_empty_workflow(memory: Memory) -> None:
-    workflow = Workflow("nothing")
-    WorkflowPlugin.push(chancy, workflow)
-    assert workflow.state is Workflow.State.COMPLETED
+def test_c11_what_cannot_run_is_refused(memory: Memory) -> None:
+    """By ``validate``, and by ``push`` before anything is sent. Users catch ``ValueError``, as there."""
+    known = Workflow("w").add("a", step).add("b", step, ["a"])
+    known.validate()
+    wrong = {
+        EmptyWorkflowError: Workflow("nothing"),
+        InvalidDependencyError: Workflow("w").add("a", step, ["nobody"]),
+        CircularDependencyError: Workflow("w").add("a", step, ["b"]).add("b", step, ["a"]),
+    }
+    for error, workflow in wrong.items():
+        assert issubclass(error, ValueError)
+        for refused in (workflow.validate, lambda workflow=workflow: WorkflowPlugin.push(chancy, workflow)):
+            with pytest.raises(error):
+                refused()
+    assert memory.find(states=(), keys=(), limit=9) == []
+
+
+async def test_c08_push_ex_says_that_it_is_no_part_of_a_transaction(memory: Memory) -> None:
+    workflow = Workflow("w").add("a", step)
+    with pytest.warns(UserWarning, match="call push after the commit"):
+        assert await WorkflowPlugin.push_ex(object(), chancy, workflow) == workflow.id
+    assert await WorkflowPlugin.push_ex(None, chancy, workflow) == workflow.id
+    assert ended_now(memory, workflow) == "completed"
+
+
+def ended_now(memory: Memory, workflow: Workflow) -> str:
+    return str(memory.wait(workflow.id, None)["state"])
 
 
 async def test_c16_pruning() -> None:
@@ -348,12 +376,43 @@ async def test_c16_pruning() -> None:
 
 
 async def test_c13_what_drives_a_loop_does_nothing() -> None:
-    plugin = WorkflowPlugin(polling_interval=5, max_workflows_per_run=7)
+    plugin = WorkflowPlugin(polling_interval=5, max_workflows_per_run=7, max_pending_workflows=9)
     async with Chancy(plugins=[Leadership(), plugin]) as app:
         assert app.plugins[1].polling_interval == 5
         await plugin.process_workflow(app, Workflow("w"))
         await plugin.run(None, app)
     assert [plugin.get_scope(), plugin.migrate_key(), plugin.migrate_package(), plugin.api_plugin()] == [None] * 4
+
+
+def grafting(context: dict[str, Any]) -> Graph:
+    return Graph().add("x", told).add("y", told, "x")
+
+
+def told() -> None: ...
+
+
+def test_the_other_facades_graphs_have_edges_that_lead_to_steps(memory: Memory) -> None:
+    """A sub-graph is a step behind those in it, and who waits for a graft waits for what it attached."""
+    inner = Graph().add("a", told).add_many("empty", [], "a").add("b", told, "empty")
+    graph = Graph(check_deps=False).add("first", told).add_workflow("inner", inner, "first")
+    graph.add_graft("graft", grafting, "inner").add("last", told, ["graft", "not there yet"])
+    graph.start()
+    while memory.turn(graph.id):
+        pass
+    found = fetched(Workflow("any", id=graph.id))
+    found.validate()
+    assert {name: one.dependencies for name, one in found} == {
+        "first": [],
+        "inner": ["inner/a", "inner/empty", "inner/b"],
+        "inner/a": ["first"],
+        "inner/empty": ["inner/a"],
+        "inner/b": ["inner/empty"],
+        "graft": ["inner"],
+        "last": ["graft", "graft/x", "graft/y"],
+        "graft/x": ["graft"],
+        "graft/y": ["graft/x"],
+    }
+    assert states(found)["inner"] == "succeeded"
 
 
 def test_what_would_wedge_is_refused(memory: Memory) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest
-from crawler_lifecycle.graphs import PlatformUnavailable, Record, Workflow, asking, client, worker
+from crawler_lifecycle.graphs import Graph, PlatformUnavailable, Record, Workflow, asking, client, worker
 from crawler_lifecycle.graphs.client import Gateway
 from crawler_lifecycle.graphs.job import Job
 from crawler_lifecycle.graphs.platform import Platform
@@ -85,6 +85,35 @@ def test_a_graph_from_its_start_to_its_end(platform: Platform) -> None:
     assert (len(sub.all_jobs()), sub.get_job("5").args, sub.status().total) == (6, {"n": 5}, 6)
     assert sub.all_recorded(names="5") == {"5": {**VALUE, "n": 5}}
     assert sub.get_context() == {"since": VALUE["at"]}
+
+
+def grafting(context: dict[str, Any]) -> Workflow:
+    return Workflow().add("x", Giving.new({})).add_many("more", [Giving.new({})], "x")
+
+
+def test_a_handle_draws_its_graph(platform: Platform) -> None:
+    """As the workflow that was built, with what was appended and attached since."""
+    workflow = built().add_many("none", []).add_workflow("inner", Workflow().add_many("inner", [], None), "none")
+    handle = Workflow("name", id=workflow.start().id)
+    assert handle.to_mermaid() == workflow.to_mermaid()
+    assert handle.to_dot() == workflow.to_dot()
+    assert handle.to_graph() == workflow.to_graph()
+    many = handle.sub("many").to_graph()
+    assert many == workflow.to_graph().vertices["many"]
+    assert handle.sub("inner").to_graph().vertices == {"inner": Graph({}, [])}
+    assert "first" not in handle.sub("many").to_mermaid()
+    workflow.append(Workflow(check_deps=False).add_graft("late", grafting, "later").add("end", Giving.new({}), "late"))
+    workflow.wait()
+    late = Graph({"x": "Giving", "more": Graph({"0": "Giving"}, [])}, [("x", "more")])
+    assert list(handle.to_graph().vertices.items())[-2:] == [("late", late), ("end", "Giving")]
+    assert ("late", "end") in handle.to_graph().edges
+    assert Workflow(id="nobody").to_graph() == Graph({}, [])
+
+
+async def test_in_async_code_the_pictures_of_a_handle_are_awaited(platform: Platform) -> None:
+    workflow = await Workflow().add("a", Giving.new({})).start()
+    assert await Workflow(id=workflow.id).to_mermaid() == workflow.to_mermaid()
+    assert Workflow().to_mermaid() == "flowchart TD\n", "nobody can have started it"
 
 
 def test_what_nobody_knows(platform: Platform) -> None:

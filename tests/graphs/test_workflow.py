@@ -78,6 +78,17 @@ def test_a_sub_graph_may_be_used_twice_and_grow_later() -> None:
     assert paths(workflow) == ["one", "one/x", "one/y", "two", "two/x", "two/y"]
 
 
+def test_a_key_that_is_no_name_gets_a_safe_one() -> None:
+    """As in ``fan_out``: the items of a fan-out are often named by their URL."""
+    urls = {"https://a.com/x?y": 1, "b": 2, 7: 3, "\n" + "é" * 300: 4}
+    made = Workflow().add_cascade("fan", (urls, each)).add_many("many", dict.fromkeys(urls, plain))
+    names = [path.partition("/")[2] for path in paths(made)]
+    assert names[1:4] == ["https:__a.com_x?y", "b", "7"]
+    assert names[4].startswith("_ééé")
+    assert (len(names[4]), names[6:]) == (77, names[1:5])
+    assert [step.job["item"] for step in made.spec().steps[1:5]] == [1, 2, 3, 4]
+
+
 def test_jobs() -> None:
     assert only(Workflow().add("s", plain, args={"a": 1})).job == {
         "call": f"{HERE}:plain",
@@ -204,7 +215,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a slash": (lambda: W().add("a/b", plain), "step: 'a/b' is not allowed; leave out the /"),
     "no name": (lambda: W().add("", plain), "step: '' is not allowed"),
     "a name that is a number": (lambda: W().add(1, plain), "step: 1 is not allowed"),  # type: ignore[arg-type]
-    "a key with a slash": (lambda: W().add_many("m", {"a/b": plain}), "'a/b' is not allowed"),
+    "keys of one name": (
+        lambda: W().add_many("m", {"a/b": plain, "a_b": plain}),
+        """step "m": key: 'a_b' is not allowed; another key has the step "a_b"; use different keys""",
+    ),
     "deps twice": (lambda: W().add("a", plain, "x", dependencies="y"), 'step "a": deps and dependencies mean the same'),
     "deps that are no texts": (lambda: W().add("a", plain, [1]), 'step "a": deps: .*give names of steps'),  # type: ignore[list-item]
     "a lambda": (lambda: W().add("a", lambda: 1), 'step "a": .*<lambda> cannot be imported'),

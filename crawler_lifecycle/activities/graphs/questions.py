@@ -16,11 +16,11 @@ from crawler_lifecycle.domain.graph.checks import check_begin, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import decode_pages, fingerprint
-from crawler_lifecycle.domain.graph.rows import status_document
+from crawler_lifecycle.domain.graph.rows import Given, status_document
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.values import NoValue, unpacked
-from crawler_lifecycle.ports.graphs import Given, GraphRow, StepRow, StepWork
+from crawler_lifecycle.ports.graphs import GraphRow, StepRow, StepWork
 from crawler_lifecycle.ports.protocols import FunctionHost, WorkflowDirectory
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Arou
         if above not in around.deps:
             around.deps[above] = _deps_of(graphs, graph_id, above)
         level, deps = level - 1, around.deps[above]
-    found = graphs.given(graph_id, deps) if deps else []
-    yield from _values(graphs, graph_id, found, lambda one: one.path.split("/")[level:])
+    for step, parts in values_of(graphs, graph_id, graphs.given(graph_id, deps) if deps else ()):
+        yield {"path": step.path.split("/")[level:]}, parts
 
 
 def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
@@ -91,25 +91,20 @@ def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[St
     return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
 
 
-def _values(
-    graphs: GraphStore, graph_id: int, found: Sequence[Given], names: Callable[[Given], list[str]]
-) -> Iterator[Frame]:
-    """Yield the values of steps, each graph before its steps. A step that neither completed nor recorded a value is
-    left out.
+def values_of(graphs: GraphStore, graph_id: int, steps: Sequence[Given]) -> Iterator[tuple[Given, Iterable[bytes]]]:
+    """Yield what these steps give, each with the parts of its JSON, in their order.
+
+    A graph gives ``{}``, and a step that completed without a result ``null``. Steps that have not completed and have no
+    result are left out.
     """
-    holding = {one.path.rpartition("/")[0] for one in found}
-    recorded = dict[int, Given]()
-    for one in found:
-        empty_graft = one.graft and one.result_bytes is None and one.state is StepState.COMPLETED
-        if one.kind is StepKind.GRAPH or empty_graft or (one.graft and one.path in holding):
-            yield {"path": names(one), "graph": True}, [b"{}"]
-        elif one.result_bytes is not None:
-            recorded[one.number] = one
-        elif one.state is StepState.COMPLETED:
-            yield {"path": names(one), "empty": True}, [b"null"]
-    results = graphs.results(graph_id, list(recorded)) if recorded else ()
-    for number, parts in itertools.groupby(results, key=lambda one: one[0]):
-        yield {"path": names(recorded[number])}, _whole(recorded[number].path, (data for _, data in parts))
+    results = graphs.results(graph_id, [step.number for step in steps if step.recorded])
+    read = itertools.groupby(results, key=lambda part: part[0])
+    for step in steps:
+        if step.recorded:
+            number, parts = next(read, (None, ()))
+            yield step, _whole(step.path, (data for _, data in parts if number == step.number))
+        elif step.instead is not None:
+            yield step, [step.instead]
 
 
 def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -155,15 +150,15 @@ class Questions(FileQuestions):
             rows = self.graphs.list_steps(self._id, int(after), PAGE)
             last = rows[-1].number if len(rows) == PAGE else None
         else:
-            inside = [one for one in self._inside(paths) if one.number > after and one.kind is not StepKind.GRAPH]
+            inside = [one for one in self._inside(paths) if one.number > after]
             rows = self.graphs.list_steps(self._id, paths=[one.path for one in inside[:PAGE]]) if inside else []
             rows = explained(self.graphs, self._id, rows)
             last = inside[PAGE - 1].number if len(inside) > PAGE else None
-        return {"jobs": [row for row in rows if row.kind != StepKind.GRAPH], "after": last}
+        return {"jobs": rows, "after": last}
 
     def ask_recorded(self, paths: list[str] | None) -> object:
-        found = _values(self.graphs, self._id, self._inside(paths), lambda one: one.path.split("/"))
-        return self.host.give(frame for frame in found if not frame[0].keys() & {"graph", "empty"})
+        given = values_of(self.graphs, self._id, self._inside(paths))
+        return self.host.give(({"path": step.path.split("/")}, parts) for step, parts in given)
 
     def ask_context(self, path: str) -> object:
         number = next((row.number for row in self._named([path])), None) if path else None

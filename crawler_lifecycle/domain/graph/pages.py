@@ -134,7 +134,7 @@ def fingerprint(spec: GraphSpec) -> str:
     """Return a hash that identifies the graph: its steps in their order, its options and its context."""
     found = hashlib.sha256()
     for one in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
-        found.update(_dump(one) + b"\n")
+        found.update(_dump(one, sort_keys=True) + b"\n")
     return found.hexdigest()
 
 
@@ -154,8 +154,8 @@ def _page(number: int, data: bytes) -> dict[str, Any]:
     return page
 
 
-def _dump(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+def _dump(value: object, **how: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), **how).encode()
 
 
 def _list(where: str, value: object, kind: type, cure: str) -> list[Any]:

@@ -112,6 +112,39 @@ class StepEnd:
     """For a crawl: the value that its dependents receive. It is stored together with the end."""
 
 
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The facts about a step that decide what its dependents, and those who ask for its result, get."""
+
+    number: int
+    path: str
+    kind: StepKind
+    state: StepState
+    graft: bool = False
+    attached: bool = False
+    """True for a graft that has attached a graph. The results in that graph replace its own."""
+    result_bytes: int | None = None
+    """The size of its recorded result in bytes; ``None``: it has no recorded result. A crawl records ``run_id``,
+    ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and ``archive`` when it ends."""
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether it gives its recorded result."""
+        return self.result_bytes is not None and not self.attached
+
+    @property
+    def instead(self) -> bytes | None:
+        """Return the JSON that it gives if it gives no recorded result; ``None``: it gives nothing."""
+        if self.kind is StepKind.GRAPH or self.attached:
+            return b"{}"
+        if self.state is not StepState.COMPLETED:
+            return None
+        return b"{}" if self.graft else b"null"
+
+
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,11 +16,11 @@ from pydantic import RootModel, TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import PlainTextResponse
 
-from crawler_lifecycle.activities.graphs.questions import explained
+from crawler_lifecycle.activities.graphs.questions import explained, values_of
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX
 from crawler_lifecycle.domain.graph.render import Picture, picture, to_dot, to_mermaid
-from crawler_lifecycle.domain.graph.rows import status_document
+from crawler_lifecycle.domain.graph.rows import Given, status_document
 from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
@@ -286,12 +286,14 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
     @app.get("/v1/graphs/{id}/results", operation_id="listResults", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
-        """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes each."""
+        """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes each, in
+        the order in which the steps were added. The value of a graph is `{}`, that of a step which completed without a
+        result `null`. Steps that have not completed are left out."""
 
-        def recorded() -> tuple[int, list[StepRow], int | None]:
+        def recorded() -> tuple[int, list[Given], int | None]:
             graph = found(graphs, id)
             rows, last = views.steps(graph.graph_id, filters)
-            given = [row for row in rows if row.result_bytes is not None]
+            given = graphs.given(graph.graph_id, [row.number for row in rows], depth=0)
             sizes = itertools.accumulate(one.result_bytes or 0 for one in given)
             fit = sum(1 for size in sizes if size <= RESULTS_BYTES) or 1
             return graph.graph_id, given[:fit], given[fit - 1].number if fit < len(given) else last
@@ -300,7 +302,7 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
         def document() -> Iterator[bytes]:
             yield b'{"results":{'
-            for n, (one, value) in enumerate(_values(graphs, graph_id, given)):
+            for n, (one, value) in enumerate(values_of(graphs, graph_id, given)):
                 yield (b"," if n else b"") + json.dumps(one.path).encode() + b":"
                 yield from value
             yield b'},"next_page_token":' + json.dumps(step_token(last)).encode() + b"}"
@@ -315,13 +317,6 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
         number = views.step(graph, path).number if path else None
         levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
         return ContextAnswer(context={name: value for level in levels for name, value in level.items()} or None)
-
-
-def _values(graphs: GraphStore, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:
-    """Yield the results of these steps, each as chunks of JSON."""
-    recorded = {one.number: one for one in given}
-    for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda part: part[0]):
-        yield recorded[number], unpacked(data for _, data in parts)
 
 
 def _streamed(chunks: Iterator[bytes]) -> Streamed:

@@ -11,8 +11,9 @@ from sqlalchemy import Column, Connection, Select, case, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.rows import Given
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
-from crawler_lifecycle.ports.graphs import Given, GraphRow, StepOutline, StepRow
+from crawler_lifecycle.ports.graphs import GraphRow, StepOutline, StepRow
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.base.search import Listed, Listing, Reach, counted
@@ -205,14 +206,19 @@ class GraphReads(GraphPart):
                 return
             after = rows[-1][1]
 
-    def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
-        """Return these steps and all steps that they contain, by number. They are the input of a dependent step."""
-        columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes)
+    def given(self, graph_id: int, numbers: Sequence[int], depth: int = DEPTH_MAX) -> list[Given]:
+        """Return these steps and the steps that they contain, by number. They are the input of a dependent step.
+
+        ``depth``: the most levels of contained steps.
+        """
+        columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.graft_digest, _s.result_bytes)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
             read = _among(conn, query, _s.number, numbers)
-            for _ in range(DEPTH_MAX + 1):
+            for level in range(depth + 1):
                 found |= {row["number"]: row for row in read}
+                if level == depth:
+                    break
                 holding = [r["number"] for r in read if r["kind"] == StepKind.GRAPH or _shape(r).get("graft")]
                 read = _among(conn, query, _s.parent, holding, _BY_PARENT)
                 if not read:
@@ -281,5 +287,6 @@ def _given(row: Row) -> Given:
         kind=StepKind(row["kind"]),
         state=_STATES[row["state"]],
         graft=bool(_shape(row).get("graft", False)),
+        attached=row["graft_digest"] is not None,
         result_bytes=row["result_bytes"],
     )

@@ -281,10 +281,11 @@ def test_results_come_back_as_recorded(world: World, client: TestClient, monkeyp
     assert (nothing.status_code, nothing.json()["code"]) == (404, "result_not_found")
     found = client.get("/v1/graphs/g/results").json()
     assert found == {
-        "results": {"g/a": {"day": {"$date": "2026-11-22"}}, "g/b": ["ü", 1], "z": 3},
+        "results": {"g": {}, "g/a": {"day": {"$date": "2026-11-22"}}, "g/b": ["ü", 1], "z": 3, "quiet": None},
         "next_page_token": None,
     }
-    assert list(client.get("/v1/graphs/g/results?path=g").json()["results"]) == ["g/a", "g/b"]
+    assert list(found["results"]) == ["g", "g/a", "g/b", "z", "quiet"]
+    assert list(client.get("/v1/graphs/g/results?path=g").json()["results"]) == ["g", "g/a", "g/b"]
     monkeypatch.setattr(routes, "RESULTS_BYTES", 5)
     pages, token = [], None
     while True:
@@ -292,7 +293,7 @@ def test_results_come_back_as_recorded(world: World, client: TestClient, monkeyp
         pages.append(list(page["results"]))
         if (token := page["next_page_token"]) is None:
             break
-    assert pages == [["g/a"], ["g/b"], ["z"]]
+    assert pages == [["g"], ["g/a"], ["g/b"], ["z"], ["quiet"]]
 
 
 def test_a_context_is_laid_over_that_around_it(world: World, client: TestClient) -> None:

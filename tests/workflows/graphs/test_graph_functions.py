@@ -53,6 +53,8 @@ class Tell:
     def process(self, job): return Record(f"{job.args['user']}: {job.args['sum']}")
 
 def summary(context): return context["notify"]
+def only_even(number, context): return None if number % 2 else number
+def in_order(context): return list(context["even"].items())
 
 def patient():
     from crawler_lifecycle.graphs import current_job
@@ -103,6 +105,8 @@ async def test_cascades_fan_outs_workers_and_a_graft(real_lab: Lab, users: Any, 
         .add_cascade("merge", users.merge, deps=["extract", "squares"])
         .add_graft("notify", users.Notify.new({"users": ["ada", "bob"]}), deps="merge")
         .add_cascade("summary", users.summary, deps="notify")
+        .add_cascade("even", ({f"http://a/{n}": n for n in (1, 2, 3, 4)}, users.only_even), deps="summary")
+        .add_cascade("order", users.in_order, deps="even")
     )
     spec = workflow.spec()
     async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
@@ -112,6 +116,8 @@ async def test_cascades_fan_outs_workers_and_a_graft(real_lab: Lab, users: Any, 
     assert value(g, "squares/1") == {"square": 4, "source": 1}
     assert value(g, "notify") == {"seen": 5}
     assert value(g, "summary") == {"ada": "ada: 14", "bob": "bob: 14"}
+    pairs = [["http:__a_1", None], ["http:__a_2", 2], ["http:__a_3", None], ["http:__a_4", 4]]
+    assert value(g, "order") == pairs, "each value at its item's place, whether it is None or not"
 
 
 @pytest.mark.troubles
