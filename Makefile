@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-newest test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-newest test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image test-upstream
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -45,6 +45,7 @@ help:
 	@echo "make wheel      dist/*.whl; make image builds both container images of it (buildah, podman or docker)"
 	@echo "make image-again  the same once more: the same digests?  make test-image  both images as they ship, in pods of a real node"
 	@echo "make test-locks  whether the locks can be installed on amd64 and arm64 (asks the package index)"
+	@echo "make test-upstream  whether newer chancy, oban and shub-workflow have other names (asks the package index)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
 # Two levels: what `make run` and `make dev` execute, and all of it with what tests need, which is installed at once.
@@ -278,6 +279,10 @@ lock-check: env
 # Whether amd64 and arm64 have a wheel with a locked hash for every pin. It asks the package index for ten minutes at most.
 test-locks: env
 	@$(PY) -m tools.locks
+
+# Whether newer packages that the façades of graphs follow have other public names. It asks the package index.
+test-upstream: env
+	@$(PY) -m tools.upstream --check
 
 # The same sources give the same bytes.
 wheel: env

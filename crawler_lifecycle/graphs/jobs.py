@@ -131,7 +131,7 @@ def _check_signature(called: Callable[..., Any], style: str, args: Mapping[str, 
 def worker(**options: Any) -> Callable[[C], C]:
     """Return a decorator for a class with a method ``process(self, job)``; ``new(args, **options)`` then makes a job.
 
-    ``options`` are the defaults of each job: options of a step, ``scheduled_at``, ``schedule_in`` (seconds) and
+    ``options`` are the defaults of each job: options of a step, ``scheduled_at``, ``scheduled_in`` (seconds) and
     ``meta``.
 
     >>> from crawler_lifecycle.graphs import Record, Workflow, worker
@@ -191,7 +191,7 @@ def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name == "scheduled_at":
             found["not_before"] = value
-        elif name == "schedule_in":
+        elif name in ("schedule_in", "scheduled_in"):
             try:
                 found["not_before"] = datetime.now(UTC) + (
                     value if isinstance(value, timedelta) else timedelta(seconds=value)

@@ -1,24 +1,41 @@
 """Graphs under the names of Oban Pro: ``oban`` and ``oban_pro`` become ``crawler_lifecycle.graphs.oban``.
 
 ``Workflow`` has the parameter order and the defaults of Oban: a job is tried twenty times, and a retry does not restart
-cancelled dependents. Everything else is the same as in ``crawler_lifecycle.graphs``.
+cancelled dependents. Everything else is the same as in ``crawler_lifecycle.graphs``. docs/graphs-compared.md lists the
+names of Oban that are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from crawler_lifecycle.domain.bounds import refusal
 
-from .job import Cancel, Job, Record, Snooze
-from .jobs import worker
+from .job import Cancel, Job, Record, Snooze, current_job
+from .jobs import NewJob, function, worker
 from .workflow import Graph, Status
 from .workflow import Workflow as _Workflow
 
+#: The package and the version whose names are here. The workflows of Oban Pro are in no public package.
+FOLLOWS = "oban 0.7.0"
 WorkflowStatus = Status
-__all__ = ["Cancel", "Graph", "Job", "Record", "Snooze", "Workflow", "WorkflowStatus", "enqueue_many", "worker"]
+__all__ = [
+    "Cancel",
+    "Graph",
+    "Job",
+    "Record",
+    "Snooze",
+    "Workflow",
+    "WorkflowStatus",
+    "current_job",
+    "enqueue_many",
+    "job",
+    "worker",
+]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Workflow(_Workflow):
@@ -62,6 +79,20 @@ class Workflow(_Workflow):
     def apply_graft(job: Job, sub_workflow: _Workflow) -> Graft:
         """Return a graft, which ``enqueue_many`` attaches below the running job."""
         return Graft(job, sub_workflow)
+
+
+def job(**options: Any) -> Callable[[F], F]:
+    """Return a decorator for a function: ``new`` of the function then makes a job with its arguments."""
+
+    def decorated(func: F) -> F:
+        def new(*args: Any, **named: Any) -> NewJob:
+            given = inspect.signature(func).bind(*args, **named).arguments
+            return function(func, "plain", given, record=False).having(**options)
+
+        func.new = new  # type: ignore[attr-defined]
+        return func
+
+    return decorated
 
 
 @dataclass(frozen=True, slots=True)

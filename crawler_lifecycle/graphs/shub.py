@@ -1,7 +1,8 @@
 """shub-workflow's ``GraphManager``, ``Task`` and ``SpiderTask``, which make a ``Workflow``.
 
 Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the kind ``command``.
-If several tasks have the same next task, it waits for all of them. Features that a graph does not have are refused.
+If several tasks have the same next task, it waits for all of them. Features that a graph does not have are refused;
+docs/graphs-compared.md lists the names that are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from .jobs import NewJob, crawl
 from .workflow import AnyOrder, Workflow, new_id
 
+#: The package and the version whose names are here.
+FOLLOWS = "shub-workflow 1.14.44.3"
 #: Exit codes of ``run``; they are the same in ``crawlctl``.
 _FAILED, _STOPPED = 5, 6
 
@@ -52,9 +55,9 @@ class BaseTask:
         """Let this task wait until another task has ended, with success or without."""
         self.waits_for.append(task)
 
-    def add_required_resources(self, resources: Mapping[str, Any]) -> None:
+    def add_required_resources(self, resources_dict: Mapping[str, Any]) -> None:
         """Add an alternative of the resources that the task needs. All jobs of the task share the amounts."""
-        self.required_resources.append(resources)
+        self.required_resources.append(resources_dict)
 
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
         """Return the jobs of the task. Subclasses define it."""
@@ -136,6 +139,11 @@ class GraphManager:
     default_max_jobs = 1000
 
     def __init__(self, argv: Sequence[str] | None = None) -> None:
+        for hook in ("add_argparser_options", "bad_outcome_hook", "on_close", "on_start"):
+            if hasattr(self, hook):
+                raise InvalidRequest(
+                    f"{hook}: a graph never calls it; docs/graphs-compared.md says what to use instead"
+                )
         self.args = self.parser().parse_args(sys.argv[1:] if argv is None else argv)
         if bool(self.args.root_jobs) == bool(self.args.starting_job):
             self.parser().error("give either --root-jobs or --starting-job, and not both")

@@ -342,7 +342,7 @@ class Workflow:
         return self._drawn(render.to_mermaid)
 
     def _drawn(self, draw: Callable[[Sequence[StepSpec]], object]) -> Any:
-        return draw(self.spec().steps) if self._steps or not not self._anonymous else self._drawn_as_sent(draw)
+        return draw(self.spec().steps) if self._steps or self._anonymous else self._drawn_as_sent(draw)
 
     @asked
     def _drawn_as_sent(self, draw: Callable[[Sequence[StepSpec]], object]) -> object:

@@ -1,6 +1,7 @@
 """Crawl managers under the names of shub-workflow: classes that users import and derive from.
 
 The package needs only the standard library and ``domain``, so a class can be tested anywhere (``managers.testing``).
+docs/managers-scrapy-cloud.md lists the names of shub-workflow that are left out.
 """
 
 from .base import BaseLoopScript, BaseScript
@@ -10,6 +11,8 @@ from .manager import CachedFinishedJobsMixin, WorkFlowManager
 from .stats import SpiderStatsAggregatorMixin
 from .types import FullJobParams, JobDict, JobKey, JobMeta, JobParams, Outcome, ScheduleArgs, SpiderName, StopRetry
 
+#: The package and the version whose names are here.
+FOLLOWS = "shub-workflow 1.14.44.3"
 __all__ = [
     "AsyncSchedulerCrawlManagerMixin",
     "BaseLoopScript",

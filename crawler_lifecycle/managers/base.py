@@ -219,11 +219,11 @@ class BaseScript:
         """Return the close reason that is set now. A manager without a close reason ends as ``finished``."""
         return self.close_reason
 
-    def set_close_reason(self, close_reason: str | None) -> None:
+    def set_close_reason(self, reason: str | None) -> None:
         """Set the close reason: the outcome of the manager. It can be set again."""
-        if close_reason is not None and not (isinstance(close_reason, str) and 0 < len(close_reason) <= REASON_MAX):
-            raise refusal("close reason", close_reason, f"give a text of 1 to {REASON_MAX} characters")
-        self.close_reason = close_reason
+        if reason is not None and not (isinstance(reason, str) and 0 < len(reason) <= REASON_MAX):
+            raise refusal("close reason", reason, f"give a text of 1 to {REASON_MAX} characters")
+        self.close_reason = reason
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 

@@ -158,20 +158,20 @@ class WorkFlowManager(BaseLoopScript):
 
     def wait_for(
         self,
-        job_keys: JobKey | Sequence[JobKey],
+        jobs_keys: JobKey | Sequence[JobKey],
         interval: float = 60,
         timeout: float = float("inf"),
         heartbeat: float | None = None,
     ) -> bool:
         """Wait until these jobs have ended, and return whether they have.
 
-        ``job_keys``: one key, or several. ``interval``: seconds of sleep before each check. ``timeout``: most seconds
+        ``jobs_keys``: one key, or several. ``interval``: seconds of sleep before each check. ``timeout``: most seconds
         to wait. ``heartbeat``: seconds between log lines about the wait.
 
         Each call of a manager has a time limit. For a longer wait, use ``is_running`` in later cycles. Raises
         ``TimeoutError`` if the wait would exceed the time limit.
         """
-        running = [job_keys] if isinstance(job_keys, str) else list(job_keys)
+        running = [jobs_keys] if isinstance(jobs_keys, str) else list(jobs_keys)
         for key in running:
             if key in self._cycle.coming:
                 raise ValueError(f"wait_for: {key} starts only after this cycle; use is_running in a later cycle")

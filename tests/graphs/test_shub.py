@@ -127,6 +127,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "S-74 other arguments for a retry": (lambda: Task("a", "x", retry_args=["--b"]), "a retry resumes the run"),
     "S-78 by outcome": (lambda: SpiderTask("a", "x", on_finish={"failed": []}), "Workflow.add_graft"),
+    "S-79 a hook": (
+        lambda: type("N", (Shop,), {"bad_outcome_hook": lambda *_: None})(["--root-jobs"]),
+        "bad_outcome_hook: a graph never calls it",
+    ),
+    "S-86 tasks at the start": (
+        lambda: type("N", (Shop,), {"on_start": lambda _: None})(["--root-jobs"]),
+        "on_start: a graph never calls it",
+    ),
     "S-82 a pause": (lambda: SpiderTask("a", "x", wait_time=9), "not_before"),
     "S-84 a cycle": (cycle, '"after b" waits for "b" waits for "a" waits for "after b"'),
     "S-06 no name": (
