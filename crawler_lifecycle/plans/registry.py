@@ -211,7 +211,7 @@ def _only_defines(text: str) -> bool:
     """Return whether a module of this text only defines, among other things functions."""
     try:
         body = ast.parse(text).body
-    except (SyntaxError, ValueError):
+    except Exception:  # it is no Python, or is nested too deeply for the parser
         return False
     quiet = (isinstance(one, _PLAIN) or isinstance(getattr(one, "value", None), ast.Constant) for one in body)
     return any(isinstance(one, _FUNCTIONS) for one in body) and all(quiet)

@@ -220,6 +220,8 @@ NOT_PLAIN = {
     "classes": "class Spider: ...\n",
     "values": "A = 1\n",
     "broken": "def main(:\n",
+    "deep": "def main(): ...\nA = " + "-" * 100_000 + "1",
+    "wide": "def main(): ...\nA = " + "+".join("1" * 100_000),
     "null": "def main(): '\0'\n",
     "test_functions": PLAIN["functions"],
     "conftest": PLAIN["functions"],
