@@ -49,9 +49,10 @@ def grafts(context):
     return Workflow().add("nothing", plain).add_workflow("inner", inner).add_cascade("seen", cascade, ["inner"])
 def grafts_nothing(context): ...
 def asks():
-    graph = Workflow.for_job(current_job())
-    recorded = in_order(graph.all_recorded(deps_of=current_job()))
-    return [recorded, [job.path for job in graph.all_jobs()], graph.to_mermaid()]
+    job = current_job()
+    graph = Workflow.for_job(job)
+    pictures = [graph.sub(name).to_mermaid() for name in graph.get_job(job.name).deps]
+    return [in_order(graph.all_recorded(deps_of=job)), [one.path for one in graph.all_jobs(deps_of=job)], pictures]
 @worker()
 class Quiet:
     def process(self, job): return Record(job.args["n"]) if job.args["n"] % 2 else None
