@@ -84,8 +84,8 @@ class Limit:
 
 def quota_of(quotas: Quotas, project: str, what: str) -> int | None:
     """Return the most of this that a project may have open; ``None``: there is no quota."""
-    limits: Mapping[str, int] = quotas.get(f"project:{project}", quotas.get("project:*", {}))
-    return limits.get(what)
+    limits = quotas.get(f"project:{project}", quotas.get("project:*", {}))
+    return next((most for name, most in limits.items() if name == what), None)
 
 
 def check_quota_keys(quotas: Quotas) -> None:
