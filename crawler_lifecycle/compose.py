@@ -41,7 +41,7 @@ from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
-from crawler_lifecycle.domain.pools import NO_POOLS, Pool, Pools
+from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
 from crawler_lifecycle.ports.protocols import (
@@ -203,10 +203,8 @@ def build_store(settings: Settings, told: Told | None = meters.committed) -> Sto
 def build_pools(settings: Settings) -> Pools:
     """Return the pools of the settings and the places of the cluster. Raises ``InvalidRequest``."""
     named = {name: Pool(**pool.model_dump()) for name, pool in settings.pools.items()}
-    if not named:
-        return NO_POOLS
-    slots, surplus = kind_of(settings.cluster).capacity()
-    return Pools(named, slots, surplus)
+    kind = kind_of(settings.cluster)
+    return Pools(named, *kind.capacity()) if named else Pools(window=kind.window)
 
 
 def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedulerClient:

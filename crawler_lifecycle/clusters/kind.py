@@ -46,6 +46,8 @@ class ClusterKind(ABC):
     """Checks of ``crawlctl doctor``: name -> ``module:function``. Only that command imports them."""
     component: ClassVar[str | None] = None
     """``module:function`` that returns the component in whose pod ``crawlctl doctor`` runs."""
+    window: ClassVar[int | None] = None
+    """Without pools: tasks of a run that may wait on the full cluster (``Pools.window``)."""
     slow: ClassVar[Sequence[str]] = ()
     """Modules that the checks need and that take long to import."""
 

@@ -2,7 +2,7 @@
 
 A task holds a place from its offer to the scheduler service until a look records its end. Places are counted from the
 rows of tasks, and never by a counter. The order is: pools below their reserve, then the priority of the run, then the
-pool with the smallest share for its weight, then the age of the run.
+pool with the smallest share for its weight. Within a pool, runs of the same priority take turns.
 
 The share of a pool is a virtual time, as in weighted fair queueing: it advances by the place-seconds that the pool
 used, divided by its weight. A pool that waits for nothing earns no credit.
@@ -15,8 +15,6 @@ import hashlib
 import heapq
 import json
 import math
-import operator
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -75,6 +73,9 @@ class Pools:
     surplus: int = 0
     """Tasks of each priority that may wait on the cluster itself, so that a free slot is never idle. None if a pool
     has a reserve: they would take its slots."""
+    window: int | None = None
+    """Without pools: tasks of a run that may wait on a full cluster, whose scheduler then chooses among as many of each
+    run; ``None``: any number."""
 
     def __post_init__(self) -> None:
         if reserved := sum(pool.reserved for pool in self.named.values()):
@@ -145,6 +146,7 @@ class Ticket:
     pool: str
     priority: int
     since: datetime
+    """The time of its last place. A run without a place has the time of its start."""
     wanted: int
     """The number of places that it needs."""
     called_at: datetime | None = None
@@ -152,7 +154,7 @@ class Ticket:
 
     @property
     def order(self) -> tuple[int, datetime, int]:
-        """The position in the line of the pool: the most urgent and oldest run comes first."""
+        """The position in the line of the pool: among the most urgent runs, the one that has waited longest."""
         return self.priority, self.since, self.run_id
 
     def to_call(self, now: datetime) -> bool:
@@ -272,27 +274,29 @@ class Gate:
         return BATCH if places is None else min(BATCH, places + surplus - self.busy(1 if surplus else 5))
 
     def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
-        """Give free places to tickets in their order. Return the number for each run. The places count as held."""
-        lines: dict[str, deque[Ticket]] = {}
-        for one in sorted(tickets, key=operator.attrgetter("order")):
-            lines.setdefault(one.pool, deque()).append(one)
+        """Give free places to tickets in turns. Return the number for each run. The places count as held."""
+        # Priority, places given in this decision, time, run, ticket.
+        lines: dict[str, list[tuple[int, int, datetime, int, Ticket]]] = {}
+        for one in tickets:
+            heapq.heappush(lines.setdefault(one.pool, []), (one.priority, 0, one.since, one.run_id, one))
         room, hold_s = _Room(self, now), self.hold_s(*lines)
-        heads = [self._turn(line[0], hold_s[name]) for name, line in lines.items()]
+        heads = [self._turn(line[0][-1], hold_s[name]) for name, line in lines.items()]
         heapq.heapify(heads)
         given: dict[int, int] = {}
         while heads and most:
-            best = lines[heapq.heappop(heads)[-1]][0]
+            line = lines[heapq.heappop(heads)[-1]]
+            priority, count, *_, best = line[0]
             if not room.fits(best):
                 continue  # the rest of its pool does not fit either: free places only become fewer
             most -= 1
-            given[best.run_id] = given.get(best.run_id, 0) + 1
+            given[best.run_id] = count + 1
             self.take(best.pool, best.priority)
             room.take(best)
-            line = lines[best.pool]
-            if given[best.run_id] >= best.wanted:
-                line.popleft()
+            heapq.heappop(line)
+            if count + 1 < best.wanted:
+                heapq.heappush(line, (priority, count + 1, best.since, best.run_id, best))
             if line:
-                heapq.heappush(heads, self._turn(line[0], hold_s[best.pool]))
+                heapq.heappush(heads, self._turn(line[0][-1], hold_s[best.pool]))
         return given
 
     def take(self, pool: str, priority: int, count: int = 1) -> None:

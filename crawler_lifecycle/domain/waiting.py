@@ -20,6 +20,8 @@ SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
 #: Prefix of ``waiting_for`` while the run is in the line of its pool.
 PLACE_WAIT = "a place in pool "
+#: Beginning of a task's reason while no node of the cluster has room for it.
+NO_ROOM = "No node has capacity for it"
 #: Beginning of a task's reason while it waits for its next try, and of the run's while it waits for the first one.
 RETRY, RETRY_AT = "retry ", "retrying at "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
@@ -106,7 +108,7 @@ class InLine:
     urgent: int = 0
     """Tasks of more urgent runs of the pool that come first."""
     older: int = 0
-    """Tasks of older runs of the same priority that come first."""
+    """Tasks of the same priority that come first: one of each run that has waited longer."""
     about_s: float | None = None
     """The expected seconds until its first place; ``None``: unknown."""
     shut: bool = False

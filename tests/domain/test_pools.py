@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -66,12 +68,40 @@ def test_no_bound_is_exceeded_and_no_free_place_is_kept_from_all(gate: Gate, wai
 
 
 @given(gates(), _tickets)
-def test_within_a_pool_the_order_is_priority_then_age(gate: Gate, waiting: list[Ticket]) -> None:
+def test_within_a_pool_the_most_urgent_runs_take_turns(gate: Gate, waiting: list[Ticket]) -> None:
+    """Of the same priority nobody has two places more than one that still wants some, and who waited longer comes
+    first; while somebody wants one, nobody less urgent has any."""
     given_ = gate.grant(waiting, NOW)
     for name in NAMES:
         line = sorted((o for o in waiting if o.pool == name), key=lambda o: (o.priority, o.since, o.run_id))
-        got = [given_.get(one.run_id, 0) == one.wanted for one in line]
-        assert got == sorted(got, reverse=True)
+        for position, left in enumerate(line):
+            got = given_.get(left.run_id, 0)
+            if got == left.wanted:
+                continue
+            for other_position, other in enumerate(line):
+                if other.priority == left.priority:
+                    assert given_.get(other.run_id, 0) <= got + (other_position < position)
+                elif other.priority > left.priority:
+                    assert other.run_id not in given_
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 12))
+def test_no_run_waits_for_the_burst_of_another(sizes: list[int], slots: int) -> None:
+    """One place becomes free after the other; a run that gets one goes to the end of the line."""
+    gate = Gate(Pools({"a": Pool()}, slots), held={"a": Held(slots - 1)})
+    line = [Ticket(n, "a", 3, NOW, wanted) for n, wanted in enumerate(sizes)]
+    got, served = Counter[int](), 0
+    while line:
+        assert max(got[o.run_id] for o in line) - min(got[o.run_id] for o in line) <= 1
+        ((run_id, count),) = gate.grant(line, NOW).items()
+        assert count == 1
+        gate.holds("a").waiting.clear()  # a task has ended
+        got[run_id] += 1
+        served += 1
+        now = NOW + timedelta(seconds=served)
+        line = [replace(o, wanted=o.wanted - 1, since=now) if o.run_id == run_id else o for o in line]
+        line = [o for o in line if o.wanted]
+    assert got == dict(enumerate(sizes))
 
 
 @given(gates(), st.lists(st.tuples(st.floats(-1e6, 1e6), st.sets(st.sampled_from(NAMES))), max_size=6))

@@ -223,10 +223,10 @@ def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(owned: tuple[Wor
     start(world, client, 5, headers=x, pool="shop-a", priority=1)
     world.clock.forward(45)
     said = client.get(f"/v1/runs/{mine}", headers=y).json()["waiting"]
-    assert re.fullmatch(r"waiting .* shop-a \(of this project 7 older tasks come first; about \d+ min\) for 45 s", said)
-    assert "shop-a (of this project 7 older tasks come first; " in client.get(f"/runs/{mine}", headers=y).text
+    assert re.fullmatch(r"waiting .* shop-a \(of this project 1 older task comes first; about \d+ min\) for 45 s", said)
+    assert "shop-a (of this project 1 older task comes first; " in client.get(f"/runs/{mine}", headers=y).text
     assert (
-        "(2 of 2 in use; 5 more urgent and 7 older tasks come first; "
+        "(2 of 2 in use; 5 more urgent and 1 older tasks come first; "
         in (client.get(f"/v1/runs/{mine}", headers=every).json()["waiting"])
     )
 

@@ -23,6 +23,7 @@ class KubernetesKind(ClusterKind):
     """The cluster kind whose tasks are Jobs of one namespace, each with one pod."""
 
     uploads = True
+    window = 10
     checks: ClassVar = {"cluster": f"{_DOCTOR}.cluster:check_cluster", "files": f"{_DOCTOR}.files:check_files"}
     component = f"{_DOCTOR}.component:component"
     slow = tuple(

@@ -97,7 +97,7 @@ class LocalCluster:
         *,
         base_dir: Path | None = None,
         python: str | None = None,
-        max_waiting: int = 32,
+        max_waiting: int = 64,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         environment: Mapping[str, str] | None = None,
         task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,

@@ -120,8 +120,11 @@ class Launcher:
             live = os.listdir(self.state / liveness_marks.LIVE)
             # Less urgent tasks leave places free, so that urgent tasks can wait for the next slot.
             most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
-            if len(live) >= most and sum(map(self._waits, live)) >= most:
-                return "deferred", f"{most} tasks already wait for a slot"
+            if 2 * len(live) >= most:
+                # A run may wait with as many tasks as there are places left, so that there is one for the next run.
+                waiting = [key[0] for name in live if (key := task_of(name)) is not None and self._waits(name)]
+                if len(waiting) + waiting.count(deployment.run) >= most:
+                    return "deferred", f"{len(waiting)} tasks already wait for a slot"
             self._check_expiry(deployment.expires_at)
             # Never create the folder of all tasks. If it is missing, its disk is not mounted, and with a new empty
             # folder all runs would seem to be lost.

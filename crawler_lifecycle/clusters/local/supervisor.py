@@ -12,6 +12,7 @@ real supervisor, and exits with its answer: ``TOOK_CHARGE`` or one of the codes 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
 import signal
@@ -132,31 +133,41 @@ class Supervisor:
 
         Each priority has a queue. Only the first supervisor of a queue tries the slots, and only while the queues of
         better priorities are empty. The others sleep until they get the lock of their queue's turnstile, which the
-        kernel gives in the order of requests.
+        kernel gives in the order of requests. Before that, each run has a queue of its own, of which one waits at the
+        turnstile. So runs take turns.
         """
         slots_dir = str(self._spec["slots_dir"])
         count = _positive(self._spec.get("slots")) or 1
         *before, turnstile = open_turnstiles(slots_dir, _positive(self._spec.get("priority")) or 3)
+        # The lock of the run's folder is the queue of its tasks.
+        own = os.open("../..", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._home.fileno())
         try:
-            if try_lock(turnstile) and (slot := free_slot(slots_dir, count, before)) is not None:
+            if try_lock(own) and try_lock(turnstile) and (slot := free_slot(slots_dir, count, before)) is not None:
                 return slot
             reason = f"waiting: {count} of {count} slots in use"
             files.replace(self._home, files.WAITING, {"reason": reason, "since": files.utc(time.time())})
-            while not self._stop_asked():
-                try:
-                    alarm.sleep_in_queue(turnstile)
-                except Woken:
-                    signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
-                    continue
-                break
+            self._sleep_in_queue(own)
+            self._sleep_in_queue(turnstile)
+            # The next one of the run comes to the turnstile before we leave it, so that nobody less urgent passes.
+            fcntl.flock(own, fcntl.LOCK_UN)
             while not self._stop_asked():
                 if (slot := free_slot(slots_dir, count, before)) is not None:
                     return slot
                 alarm.wait(0.1)
             return None
         finally:
-            for handle in (*before, turnstile):
+            for handle in (*before, turnstile, own):
                 os.close(handle)
+
+    def _sleep_in_queue(self, lock: int) -> None:
+        """Wait for a lock, or for a stop."""
+        while not self._stop_asked():
+            try:
+                alarm.sleep_in_queue(lock)
+            except Woken:
+                signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
+                continue
+            return
 
     # --- the crawler
 

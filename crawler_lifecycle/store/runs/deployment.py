@@ -14,6 +14,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
+from crawler_lifecycle.domain.waiting import NO_ROOM
 from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
@@ -82,16 +83,19 @@ class DeploymentStore(RunPart):
             return [_queued(row) for row in _taken_over(unit, rows)], None
 
     def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime) -> Sequence[Row]:
-        """Return as many of the first rows as ``max_parallel`` and the places of the pool allow.
+        """Return as many of the first rows as ``max_parallel``, the places of the pool and the window allow.
 
         Active tasks count, and so do tasks that an earlier call may create or have created: these hold a place already.
         """
         new, gives = [row for row in rows if not _is_offered(unit, row)], self._gives(unit)
-        if not gives and max_parallel is None:
+        window = self._pools.window
+        if not gives and max_parallel is None and window is None:
             leave_line(unit)  # the settings may have changed while it waited
             return rows
         counts, offered = unit.counts(), _count_offered(unit) if new else 0
         room = counts.queued if max_parallel is None else max(0, max_parallel - counts.active - offered)
+        if window is not None:
+            room = min(room, max(0, _window(unit, counts, window) - offered))
         new = new[:room]
         if gives and new:
             wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, now).tasks
@@ -338,6 +342,17 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
 def _is_offered(unit: Unit, row: Row) -> bool:
     """Return whether a call may create this task, or may have created it without an answer and no look has told."""
     return row["offered_until"] is not None and not _looked_after(unit, row["offered_until"])
+
+
+def _window(unit: Unit, counts: TaskCounts, least: int) -> int:
+    """Return how many further tasks of the run may wait on the cluster.
+
+    In all as many as have a node, so that a run grows fast, and only ``least`` while the cluster is full.
+    """
+    t = task_history.c
+    waits = current_tasks(unit.run_id, func.count(), func.count(case((t.reason.contains(NO_ROOM), 1))))
+    waiting, full = unit.conn.execute(waits.where(t.status == TaskStatus.PENDING, t.node.is_(None))).one()
+    return (least if full else max(least, counts.active - waiting)) - int(waiting)
 
 
 def _count_offered(unit: Unit) -> int:

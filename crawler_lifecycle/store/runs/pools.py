@@ -58,7 +58,8 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
     So does a run that comes by itself while its pool has another one to call first. That decision needs no lock.
     """
     name = pools.serving(unit.run["pool"], unit.run["project"])
-    mine, before, got = _ticket(unit, name, wanted), wait_of(unit.conn, unit.run_id), 0
+    before, got = wait_of(unit.conn, unit.run_id), 0
+    mine = _ticket(unit, name, wanted, before)
     if (before and before["called_at"]) or _is_first(unit, mine):
         with _gate(unit.conn, pools, unit.now) as gate:
             others = [one for one in _heads(unit.conn, gate, unit.now, HEADS) if one.run_id != unit.run_id]
@@ -67,7 +68,7 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
             gate.share(name).given += got
     if wanted > got:
         unit.update_run(waiting_for=f"{PLACE_WAIT}{name}")
-        _stay(unit, mine, wanted - got, None if got else before)
+        _stay(unit, replace(mine, since=unit.now) if got else mine, wanted - got, None if got else before)
     else:
         leave_line(unit)
     return got
@@ -85,13 +86,14 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
     with _gate(unit.conn, pools, unit.now) as gate:
         gate.refused = (gate.busy(), unit.now)
         gate.share(name).given = max(0.0, gate.share(name).given - refused)
-    _stay(unit, _ticket(unit, name, refused), refused, wait_of(unit.conn, unit.run_id))
+    before = wait_of(unit.conn, unit.run_id)
+    _stay(unit, _ticket(unit, name, refused, before), refused, before)
 
 
 def wait_of(conn: Connection, run_id: int) -> Row | None:
     """Return what the run's ticket says about its wait for places until now; ``None``: it does not wait."""
     p = pool_ticket.c
-    return conn.execute(select(p.called_at, p.waits_since).where(p.run_id == run_id)).mappings().one_or_none()
+    return conn.execute(select(p.called_at, p.waits_since, p.since).where(p.run_id == run_id)).mappings().one_or_none()
 
 
 def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
@@ -224,9 +226,11 @@ class PoolStore(StorePart):
             older = and_(same, or_(p.since < mine.since, and_(p.since == mine.since, p.run_id < run_id)))
 
             def ahead(query: Select[Any]) -> list[int]:
-                heads = [query.where(kind).limit(AHEAD_MAX).subquery("head") for kind in (urgent, older)]
-                sums = (select(func.coalesce(func.sum(one.c.wanted), 0)) for one in heads)
-                return [int(conn.execute(one).scalar_one()) for one in sums]
+                first, earlier = (
+                    conn.execute(query.where(kind).limit(AHEAD_MAX)).scalars().all() for kind in (urgent, older)
+                )
+                # A more urgent run takes all its places first, another one a single place in each turn.
+                return [sum(first), len(earlier)]
 
             everybody = own = ahead(select(p.wanted))
             if only() is not None:
@@ -275,8 +279,15 @@ def priority_of(unit: Unit) -> int:
     return int(unit.run["request"].get("priority") or 3)
 
 
-def _ticket(unit: Unit, pool: str, wanted: int) -> Ticket:
-    return Ticket(unit.run_id, pool, priority_of(unit), unit.run["attempt_at"] or unit.run["created_at"], wanted)
+def _ticket(unit: Unit, pool: str, wanted: int, before: Row | None) -> Ticket:
+    """Return the ticket of a run, which keeps its position. If it comes anew and has places, it comes last."""
+    if before is not None:
+        since = before["since"]
+    elif unit.counts().active:
+        since = unit.now
+    else:
+        since = unit.run["attempt_at"] or unit.run["created_at"]
+    return Ticket(unit.run_id, pool, priority_of(unit), since, wanted)
 
 
 @contextmanager

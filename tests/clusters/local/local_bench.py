@@ -108,10 +108,11 @@ def wait_until(condition: Callable[[], object], seconds: float = 150) -> None:
 
 
 class Bench:
-    """One state folder, one run, one crawler at a time."""
+    """One state folder; one run and one crawler at a time."""
 
     def __init__(self, folder: Path, slots: int = 2, **options: Any) -> None:
         self.state = folder / "state"
+        self.run = RUN
         self.cluster = LocalCluster(self.state, slots, **options)
         self.files = LocalFiles(self.state)
 
@@ -134,7 +135,7 @@ class Bench:
         **limits: Any,
     ) -> Deployment:
         return Deployment(
-            run=run_ref(RUN),
+            run=run_ref(self.run),
             attempt=1,
             crawler="demo",
             args={},
@@ -153,10 +154,10 @@ class Bench:
         return TaskRef(1000 + index, index, 1)
 
     def folder(self, index: int = 0) -> Path:
-        return self.state / "tasks" / str(run_ref(RUN)) / str(index) / "1"
+        return self.state / "tasks" / str(run_ref(self.run)) / str(index) / "1"
 
     def look(self, index: int = 0) -> Observation:
-        return self.cluster.look(run_ref(RUN), [self.ref(index)]).observations[0]
+        return self.cluster.look(run_ref(self.run), [self.ref(index)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0) -> Observation:
         deadline = time.monotonic() + 150

@@ -62,20 +62,54 @@ def test_the_next_free_slot_is_for_the_most_urgent(make_bench: Callable[..., Ben
     bench = make_bench(slots=1)
     bench.deploy(HELD)
     bench.until(Phase.EXECUTING)
-    order = [(1, 5), (2, 3), (3, 1), (4, 5), (5, 1)]
-    for index, priority in order:
-        bench.deploy(HELD, range(index, index + 1), priority=priority)
-        wait_until(lambda index=index: (bench.look(index).reason or "").startswith("waiting: "))
+    for number, priority in [(1, 5), (2, 3), (3, 1), (4, 5), (5, 1)]:
+        bench.run = RUN + number
+        bench.deploy(HELD, priority=priority)
+        wait_until(lambda: (bench.look().reason or "").startswith("waiting: "))
         time.sleep(0.2)  # it writes that it waits, then it sleeps in its queue
-    for index in (0, 3, 5, 2, 1, 4):
-        bench.until(Phase.EXECUTING, index)
-        assert phases(bench, 6).count(Phase.EXECUTING) == 1
-        (bench.folder(index) / "files/go").touch()
-        bench.until_on_file(index)
+    for number in (0, 3, 5, 2, 1, 4):
+        bench.run = RUN + number
+        bench.until(Phase.EXECUTING)
+        assert len(list((bench.state / "started").iterdir())) == 1
+        (bench.folder() / "files/go").touch()
+        bench.until_on_file()
+
+
+#: Notes its run in one file for all.
+NOTED = """
+import os
+with open(os.environ["CRAWL_STATE_DIR"] + "/../../order", "a") as file:
+    file.write(os.environ["CRAWL_RUN_ID"] + " ")
+"""
+
+
+def test_runs_of_the_same_priority_take_turns(make_bench: Callable[..., Bench]) -> None:
+    """One run has queued all its tasks when another one comes with a few."""
+    bench = make_bench(slots=1)
+    bench.fill(1)
+    for index in range(1, 13):
+        bench.queue(index, NOTED)
+    bench.run = RUN + 1
+    for index in range(4):
+        bench.queue(index, NOTED)
+    bench.cluster.kill(run_ref(RUN), bench.ref(0))
+    order = bench.state / "state" / "order"
+    wait_until(lambda: order.exists() and len(order.read_text().split()) == 16)
+    mine, theirs = str(RUN), str(RUN + 1)
+    assert order.read_text().split()[:9] == [mine, mine, *[theirs, mine] * 3, theirs]
+
+
+def test_a_run_finds_room_to_wait_beside_another_one(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1, max_waiting=8)
+    bench.fill(1)
+    assert [one.state for one in bench.deploy(SLEEP, range(1, 7))] == ["created"] * 4 + ["deferred"] * 2
+    for n, created in ((1, 2), (2, 1), (3, 1)):
+        bench.run = RUN + n
+        assert [one.state for one in bench.deploy(SLEEP, range(6))].count("created") == created
 
 
 def test_who_is_less_urgent_leaves_places_to_wait_in(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1, max_waiting=3)
+    bench = make_bench(slots=1, max_waiting=6)
     bench.fill(1)
     found = []
     for index, priority in enumerate((5, 5, 3, 3, 3, 1, 1, 1), start=1):
@@ -111,7 +145,7 @@ def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(make_bench: C
 
 
 def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1, max_waiting=2)
+    bench = make_bench(slots=1, max_waiting=4)
     bench.fill(1)
     states = [answer.state for answer in bench.deploy(SLEEP, range(5))]
     assert states == ["existing", "created", "created", "deferred", "deferred"]

@@ -16,9 +16,10 @@ from sqlalchemy import Engine, event
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, PROBE_S, RECALL_S, Pool, Pools
 from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
 from crawler_lifecycle.store import Store, open_store
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.world import Clock, World, good_end, seen
 
 POOLS = Pools({"a": Pool(), "b": Pool(weight=3), "one": Pool(max=1), "five": Pool(max=5)}, slots=8)
 
@@ -121,6 +122,26 @@ def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -
         pooled.begin(runs[names[0]])
         pooled.finish(runs[names[0]])
     assert order == ["urgent", "old", "new", "late"]
+
+
+def test_runs_of_the_same_pool_take_turns(pooled: World) -> None:
+    """A run that came first with many tasks, and one that comes with a few later."""
+    fences = {"big": run(pooled, "big", tasks=12, pool="one")}
+    assert ask(pooled, fences["big"]) == 1
+    fences["small"] = run(pooled, "small", tasks=3, pool="one")
+    assert ask(pooled, fences["small"]) == 0
+    order = ["big"]
+    while order.count("small") < 3:
+        pooled.clock.forward(1)
+        pooled.deploy(fences[order[-1]])
+        holder, now = fences[order[-1]], pooled.clock.now
+        [task] = [one for one in pooled.store.looks.found_state(holder).tasks if one.status is TaskStatus.PENDING]
+        pooled.look(holder, [seen(task, Phase.ENDED, now, uid=task.uid, end=good_end(now))])
+        [name] = called(pooled)
+        assert ask(pooled, fences[name]) == 1
+        order.append(name)
+        assert len(order) < 10, order
+    assert order == ["big", *["big", "small"] * 3]
 
 
 def test_a_run_that_does_not_come_is_passed_over_and_called_again(pooled: World) -> None:
@@ -295,7 +316,7 @@ def test_the_line_is_told(pooled: World) -> None:
     assert [ask(pooled, one) for one in (*before, mine)] == [0, 0, 0]
     line = pooled.store.pools.in_line(mine.run_id)
     assert line is not None
-    assert (line.pool, line.in_use, line.most, line.urgent, line.older) == ("five", 5, 5, 2, 4)
+    assert (line.pool, line.in_use, line.most, line.urgent, line.older) == ("five", 5, 5, 2, 1)
     assert not line.shared
     assert pooled.store.pools.in_line(first.run_id) is None
     assert pooled.store.pools.in_line(10**6) is None
@@ -418,7 +439,7 @@ def test_a_caller_of_one_project_is_told_of_its_own_runs_alone(store_url: str, c
         }
         everybody, own = store.pools.in_line(mine.run_id), store.pools.in_line(of_own[1].run_id)
         assert everybody is not None
-        assert (everybody.in_use, everybody.most, everybody.urgent, everybody.older) == (2, 2, 33, 3)
+        assert (everybody.in_use, everybody.most, everybody.urgent, everybody.older) == (2, 2, 33, 1)
         with limited("p"):
             assert rows() == {"default": (0, 0, 0, None), "own": (1, 1, 1, None), "shared": (0, 2, 14, None)}
             line = store.pools.in_line(mine.run_id)
@@ -459,3 +480,28 @@ def test_a_pool_for_which_no_place_is_left_says_so(store_url: str, clock: Clock)
         assert problems["kept"] is None
         assert problems["default"] is not None
         assert "runs of default never begin" in problems["default"]
+
+
+def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, Pools(window=3))) as store:
+        world = World(store, clock)
+        big = run(world, "big", tasks=40)
+        assert world.deploy(big) == [0, 1, 2]
+        assert world.deploy(big) == [], "as many wait on the cluster as may"
+
+        def look(node: str | None, reason: str | None = None) -> None:
+            tasks = [one for one in store.looks.found_state(big).tasks if one.status is TaskStatus.PENDING]
+            phase = Phase.WAITING if reason else Phase.EXECUTING
+            world.look(big, [seen(t, phase, clock.now, uid=t.uid, node=node, reason=reason) for t in tasks])
+
+        look("n1", "Node n1 prepares the pod")
+        assert world.deploy(big) == [3, 4, 5], "what has a node waits for no place"
+        look("n1")
+        assert world.deploy(big) == [6, 7, 8, 9, 10, 11], "it grows as long as there is room"
+        look(None, "No node has capacity for it: 0/3 nodes are available")
+        assert world.deploy(big) == []
+        small = run(world, "small", tasks=5)
+        assert world.deploy(small) == [0, 1, 2]
+        tasks = [one for one in store.looks.found_state(big).tasks if one.status is TaskStatus.PENDING]
+        world.look(big, [seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node="n1") for t in tasks[:4]])
+        assert world.deploy(big) == [12], "and no more while it is full"

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
+from crawler_lifecycle.domain.waiting import NO_ROOM
 from crawler_lifecycle.ports.runs import TaskRef
 
 from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted
@@ -128,7 +129,7 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
     said = re.sub(r"\.? *(no new claims to deallocate, *)?preemption: .*", "", found.message or "")
     said = clean(said) or "no reason given"
     if found.reason == "Unschedulable":
-        return f"No node has capacity for it: {said}"
+        return f"{NO_ROOM}: {said}"
     if found.reason == "SchedulingGated":
         return f"Blocked by scheduling gates: {said}"
     return f"The scheduler finds no node for it ({found.reason or 'no reason given'}): {said}"
