@@ -71,6 +71,10 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
         """Return the open lifecycle workflow that works for exactly this run. The answer may be some seconds old."""
 
+    def ended_runs(self) -> list[int]:
+        """Return runs with a workflow that failed or was ended from outside in the last minutes. The answer may be some
+        seconds old."""
+
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """Return the row of the run as its workflow knows it. A worker must run to answer this query."""
 

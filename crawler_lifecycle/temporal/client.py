@@ -7,7 +7,7 @@ import base64
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionRef
@@ -45,7 +45,7 @@ from crawler_lifecycle.workflows.policies import FIRST
 
 from .errors import allowing, answering
 from .operator.task_queues import Queue, describe_queues
-from .workflow_problems import WorkflowProblem, problem_of, problems, why_closed
+from .workflow_problems import OPEN, WorkflowProblem, problem_of, problems, why_closed
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,10 @@ log = logging.getLogger(__name__)
 AUDIT_LIFE = timedelta(hours=2)
 #: Seconds to the next try to connect: the first pause, and the longest.
 RETRY_S = (0.2, 5.0)
+
+#: Of workflows that were ended from outside: how long each is listed, and the most that are listed.
+ENDED_WITHIN, ENDED_MAX = timedelta(minutes=5), 500
+_ENDED = "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
 
 #: The highest priority, of workflows that continue and of due times. Outside of their worker's cache, their steps come
 #: before the first steps of runs. A stop would otherwise wait for all starts after the death of a worker.
@@ -68,10 +72,9 @@ _WAKING: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
 _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
-_OPEN_RUNS = f"{_RUNS} AND ExecutionStatus = 'Running'"
+_OPEN_RUNS = f"{_RUNS} AND {OPEN}"
 _OPEN_WORK = (
-    f"WorkflowType IN ('{names.LIFECYCLE_WORKFLOW}', '{names.MANAGER_WORKFLOW}', '{names.GRAPH_WORKFLOW}') "
-    "AND ExecutionStatus = 'Running'"
+    f"WorkflowType IN ('{names.LIFECYCLE_WORKFLOW}', '{names.MANAGER_WORKFLOW}', '{names.GRAPH_WORKFLOW}') AND {OPEN}"
 )
 
 
@@ -272,10 +275,32 @@ class Workflows:
     # --- signal and end ------------------------------------------------------------------------------------------
 
     async def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
-        """Signal a stop. Return ``False`` if the workflow is not open, or works for another run than ``run_uid``."""
+        """Signal a stop. Return ``False`` if the workflow is not open, or works for another run than ``run_uid``.
+
+        A plain stop of a paused workflow waits until somebody unpauses it. A forced stop unpauses it.
+        """
         if run_uid is not None and (await self.state(workflow_id)).of_another(run_uid):
             return False
-        return await self._signal(workflow_id, names.SIGNAL_STOP, stop)
+        heard = await self._signal(workflow_id, names.SIGNAL_STOP, stop)
+        if heard and stop.force:
+            await self._unpause(workflow_id, f"forced stop by {stop.requested_by or 'somebody'}")
+        return heard
+
+    async def _unpause(self, workflow_id: str, reason: str) -> None:
+        """Let a paused workflow and its paused activities continue."""
+        async with self.asking() as client:
+            if (found := await _described(client, workflow_id)) is None:
+                return
+            who: dict[str, Any] = {"namespace": client.namespace, "identity": client.identity}
+            # Not found: it continued or closed meanwhile.
+            with allowing(RPCStatusCode.NOT_FOUND):
+                if found.raw_description.workflow_extended_info.HasField("pause_info"):
+                    order = api.UnpauseWorkflowExecutionRequest(**who, workflow_id=workflow_id, reason=reason)
+                    await client.workflow_service.unpause_workflow_execution(order)
+                if any(step.paused for step in found.raw_description.pending_activities):
+                    which = WorkflowExecutionRef(workflow_id=workflow_id)
+                    steps = api.UnpauseActivityRequest(**who, execution=which, unpause_all=True)
+                    await client.workflow_service.unpause_activity(steps)
 
     async def look_now(self, workflow_id: str) -> bool:
         """Ask a workflow for a look now. Return ``False`` if the workflow is not open."""
@@ -404,6 +429,17 @@ class Workflows:
             await pages.fetch_next_page()
         found = [_open(row, row.run_id) for row in pages.current_page or ()]
         return found, base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
+
+    async def ended_runs(self) -> list[int]:
+        """Return up to ``ENDED_MAX`` runs with a workflow that failed or was ended from outside in the last minutes.
+
+        The run may have continued in another workflow since then.
+        """
+        since = (datetime.now(UTC) - ENDED_WITHIN).isoformat()
+        query = f"{_RUNS} AND CrawlRunId > 0 AND CloseTime > '{since}' AND {_ENDED}"
+        async with self.asking() as client:
+            rows = client.list_workflows(query, page_size=ENDED_MAX, limit=ENDED_MAX)
+            return sorted({row.typed_search_attributes[_RUN_ID] async for row in rows})
 
     async def of_run(self, run: RunRef) -> OpenWorkflow | None:
         """Return the open workflow of exactly this run, or ``None``.

@@ -40,6 +40,7 @@ class TemporalDirectory:
     confirm = _asked(Workflows.confirm)
     highest_run = _asked(Workflows.highest_run)
     of_run = _asked(Workflows.of_run)
+    ended_runs = _asked(Workflows.ended_runs)
     record = _asked(Workflows.record)
     begin = _asked(Workflows.start)
     has_begun = _asked(Workflows.has_begun)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums import v1 as enums
 from temporalio.api.enums.v1 import EventType, PendingWorkflowTaskState, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionResponse,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -19,7 +24,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCStatusCode
 
-from crawler_lifecycle.domain.names import QUEUE_MAIN
+from crawler_lifecycle.domain.names import QUEUE_AUDIT, QUEUE_MAIN
 
 from .errors import allowing
 
@@ -29,11 +34,26 @@ TRIES_MIN = 3
 UNTAKEN = timedelta(seconds=30)
 #: Number of the newest events that are read to find a failure.
 _EVENTS = 200
-#: Query for workflows whose next step failed several times in a row. Servers from 1.30 on know the attribute.
-_WITH_PROBLEMS = f"TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running' AND TaskQueue = '{QUEUE_MAIN}'"
+#: Condition of open workflows, paused ones too. Servers before 1.30 do not know the status ``Paused``.
+OPEN = "CloseTime IS NULL"
+#: Query for workflows whose next step failed several times in a row, and for paused ones. Servers from 1.30 on know the
+#: attributes.
+_WITH_PROBLEMS = (
+    f"(TemporalReportedProblems IS NOT NULL OR TemporalPauseInfo IS NOT NULL) AND {OPEN} "
+    f"AND TaskQueue IN ('{QUEUE_MAIN}', '{QUEUE_AUDIT}')"
+)
 PROBLEMS_MAX = 1000
 #: The most characters of the reason why a workflow closed.
 WHY_MAX = 500
+
+
+def _unnamed(value: object) -> WorkflowExecutionStatus | None:
+    """Return the status for a number that this SDK has no name for. It would refuse to read a paused workflow."""
+    paused = value == enums.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
+    return WorkflowExecutionStatus.RUNNING if paused else None
+
+
+WorkflowExecutionStatus._missing_ = _unnamed  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +65,15 @@ class WorkflowProblem:
     """The error of its next step; ``None`` if no worker takes the step."""
     misfit: bool = False
     """True if this build's code cannot continue the workflow (a non-determinism error)."""
+    paused: str | None = None
+    """What somebody paused in Temporal: ``workflow`` or ``step NAME``. Then ``what`` says who did it, and why."""
 
 
 async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
     """Return why this open workflow does not continue; ``None`` if it does. Raises ``RPCError``."""
     raw = found.raw_description
+    if (paused := _paused(raw)) is not None:
+        return paused
     if not raw.HasField("pending_workflow_task"):
         return None
     step = raw.pending_workflow_task
@@ -61,7 +85,9 @@ async def problem_of(client: Client, found: WorkflowExecutionDescription) -> Wor
 
 
 async def problems(client: Client) -> dict[str, str]:
-    """Return at most ``PROBLEMS_MAX`` open workflows whose next step fails repeatedly, each with the server's causes.
+    """Return at most ``PROBLEMS_MAX`` open workflows that do not continue, each with the server's causes.
+
+    A paused one has none.
 
     Raises ``RPCError``, also if the server is older than 1.30: it does not know the query's attribute.
     """
@@ -86,6 +112,21 @@ async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str
             failed = event.workflow_execution_failed_event_attributes.failure.message
             return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
     return None
+
+
+def _paused(raw: DescribeWorkflowExecutionResponse) -> WorkflowProblem | None:
+    if raw.workflow_extended_info.HasField("pause_info"):
+        pause = raw.workflow_extended_info.pause_info
+        return WorkflowProblem(pause.paused_time.ToDatetime(tzinfo=UTC), _by(pause), paused="workflow")
+    for step in raw.pending_activities:
+        if step.paused:
+            since = step.pause_info.pause_time.ToDatetime(tzinfo=UTC)
+            return WorkflowProblem(since, _by(step.pause_info.manual), paused=f"step {step.activity_type.name}")
+    return None
+
+
+def _by(pause: Any) -> str:
+    return f"by {pause.identity or 'a rule'}" + (f" ({pause.reason})" if pause.reason else "")
 
 
 async def _failing(client: Client, found: WorkflowExecutionDescription, scheduled: datetime) -> WorkflowProblem:

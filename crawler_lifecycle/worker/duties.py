@@ -17,6 +17,7 @@ from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from crawler_lifecycle.activities.audits.parents import OWNED
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.compose import Parts, build_audit, build_parent_audit
@@ -82,10 +83,12 @@ class Duties:
         """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""
         await _keep_schedule(client, self._settings.audit)
         repair = self._settings.audit.repair
-        take_over = functools.partial(build_audit(parts).take_over, repair=repair)
-        search = functools.partial(build_parent_audit(parts).search, repair=repair)
+        audit, parents = build_audit(parts), build_parent_audit(parts)
+        take_over = functools.partial(audit.take_over, repair=repair)
+        searches = [functools.partial(parents.search, what, repair=repair) for what in OWNED]
+        searches += [functools.partial(audit.take_over_ended, repair=repair), functools.partial(audit.end_forced)]
         overdue = Overdue(
-            parts.store.overdue, take_over, self._workflows.look_now, search, note=parts.store.troubles.note_stale
+            parts.store.overdue, take_over, self._workflows.look_now, searches, note=parts.store.troubles.note_stale
         )
         schedules = ScheduleKeeper(parts.store.schedules, self._workflows)
         self._begin("overdue", overdue.state, overdue.run())

@@ -1,9 +1,9 @@
 """Finds overdue looks and lost workflows every 15 s, and repairs them, whatever the cause.
 
-It asks Temporal about each run with an overdue look, and about each manager, graph, webhook and due time that needs a
-workflow. If the workflow is missing, the repair of the audit starts one. If the workflow of a run is open, it is woken
-once for each due look, and the delay is reported. A look therefore comes at most 60 s after it was due, unless the
-database, Temporal or all workers are unavailable.
+It asks Temporal about each run with an overdue look or with a workflow that was just ended from outside, and about each
+manager, graph, webhook and due time that needs a workflow. If it is missing, the repair of the audit starts one. If the
+workflow of a run is open, it is woken once for each due look, and the delay is reported. A look therefore comes at most
+60 s after it was due, unless the database, Temporal or all workers are unavailable.
 
 No repair depends on an earlier turn. Several workers may do this at once, and any of them may die in the middle.
 """
@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from crawler_lifecycle.activities.audits.parents import OWNED
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
 from crawler_lifecycle.domain.audits.overdue import SEARCH_S, overdue_before
@@ -34,37 +34,29 @@ FAILED_MAX = 3
 TAKEN_OVER, WOKEN, LEFT = "taken_over", "woken", "left"
 
 
+@dataclass(eq=False)
 class Overdue:
     """Searches and repairs again and again, in the event loop of a worker. Blocking calls run in threads.
 
     ``take_over`` repairs a run without an open workflow, and returns ``None`` for a run whose workflow is open.
-    ``wake`` sends ``look_now`` to a workflow id. ``search`` repairs the lost workflows of one kind without looks (such
-    as managers), and returns how many are lost. ``note`` reports an overdue look; it is called once for each.
+    ``wake`` sends ``look_now`` to a workflow id. Each of ``searches`` repairs lost workflows of one kind (such as those
+    of managers), and returns how many are lost. ``note`` reports an overdue look; repeated calls change nothing.
     """
 
-    def __init__(
-        self,
-        store: OverdueStore,
-        take_over: Callable[[LiveRun], Reported | None],
-        wake: Callable[[str], Awaitable[bool]],
-        search: Callable[[str], int] = lambda what: 0,
-        *,
-        note: Callable[[LiveRun], bool] = lambda run: False,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        every_s: float = SEARCH_S,
-    ) -> None:
-        self._store = store
-        self._take_over = take_over
-        self._wake = wake
-        self._search = search
-        self._note = note
-        self._clock = clock
+    store: OverdueStore
+    take_over: Callable[[LiveRun], Reported | None]
+    wake: Callable[[str], Awaitable[bool]]
+    searches: Sequence[Callable[[], int]] = ()
+    note: Callable[[LiveRun], bool] = lambda run: False
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    every_s: float = SEARCH_S
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
         self._after: tuple[datetime, int] | None = None
         self._woken: dict[int, datetime | None] = {}
-        self._noted: dict[int, datetime | None] = {}
         self._overdue = self._lost = 0
-        self._loop = Loop("the search for overdue looks and lost workflows", every_s)
-        self.counts: Counter[str] = Counter()
+        self._loop = Loop("the search for overdue looks and lost workflows", self.every_s)
 
     def state(self) -> Mapping[str, object]:
         """Return the state for a probe: overdue looks and lost workflows of the last turn, repairs since the start."""
@@ -81,9 +73,9 @@ class Overdue:
         except LifecycleError as error:  # still search for the lost workflows below
             errors.append(error)
         lost = 0
-        for what in OWNED:
+        for search in self.searches:
             try:
-                lost += await asyncio.to_thread(self._search, what)
+                lost += await asyncio.to_thread(search)
             except LifecycleError as error:
                 errors.append(error)
         self._lost = lost
@@ -92,15 +84,14 @@ class Overdue:
 
     async def turn(self) -> int:
         """Repair one page of overdue runs. Return their number. Raises ``LifecycleError``."""
-        before = overdue_before(self._clock())
-        self._overdue = (await asyncio.to_thread(self._store.overdue_looks, before)).count
-        page = await asyncio.to_thread(self._store.overdue_runs, before, self._after, PAGE)
+        before = overdue_before(self.clock())
+        self._overdue = (await asyncio.to_thread(self.store.overdue_looks, before)).count
+        page = await asyncio.to_thread(self.store.overdue_runs, before, self._after, PAGE)
         # The next turn continues after this page; after the last page it begins again.
         self._after = (page[-1].due_at or before, page[-1].run_id) if len(page) >= PAGE else None
         if len(page) < PAGE:
             found = {run.run_id for run in page}
             self._woken = {run_id: due for run_id, due in self._woken.items() if run_id in found}
-            self._noted = {run_id: due for run_id, due in self._noted.items() if run_id in found}
         errors = list[LifecycleError]()
         for run in page:
             try:
@@ -116,16 +107,16 @@ class Overdue:
         return len(page)
 
     async def _repair(self, run: LiveRun) -> None:
-        if run.planned and self._noted.get(run.run_id) != run.due_at:
+        new = run.planned and self._woken.get(run.run_id) != run.due_at
+        if new:
             with suppress(RowUnreadable):  # an unreadable row is reported elsewhere
-                await asyncio.to_thread(self._note, run)
-            self._noted[run.run_id] = run.due_at
-        done = await asyncio.to_thread(self._take_over, run)
+                await asyncio.to_thread(self.note, run)
+        done = await asyncio.to_thread(self.take_over, run)
         if done is not None:
             self.counts[TAKEN_OVER if done.repaired else LEFT] += 1
-        elif run.planned and run.owner_workflow_id is not None and self._woken.get(run.run_id) != run.due_at:
+        elif new and run.owner_workflow_id is not None:
             # A workflow without a planned wait is busy; a signal would only make its history longer.
             self._woken[run.run_id] = run.due_at
             log.warning("the look of run %d was due at %s; waking its workflow", run.run_id, run.due_at)
-            await self._wake(run.owner_workflow_id)
+            await self.wake(run.owner_workflow_id)
             self.counts[WOKEN] += 1

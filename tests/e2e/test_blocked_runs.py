@@ -85,13 +85,13 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     begun = time.monotonic()
     text = until(lambda: blocked_by(ours, run_id, words), "the run shown as blocked", SHOWN_S)
     shown = time.monotonic() - begun
-    assert "its crawl continues, but a stop has to wait" in text
+    assert "its crawl continues, but a stop has to wait: a forced one ends the crawl within a minute" in text
     assert ours.tasks(run_id) == {"RUNNING": 1}
     until(lambda: gauge(ours) >= 1, "the figure", SHOWN_S)
     counted = time.monotonic() - begun
     until(lambda: words in str(listed(ours, run_id)), "it in the list")
     shown_to_people = ours.crawlctl("describe", str(run_id)).stdout.splitlines()
-    assert words in next(line for line in shown_to_people if line.startswith("blocked"))
+    assert words in next(line for line in shown_to_people if line.startswith("waiting"))
     with capsys.disabled():
         print(f"\nblocked by a {name}: told of the run after {shown:.0f} s, counted and listed after {counted:.0f} s")
     # A stop is recorded and acknowledged whatever the workflow can do, and carried out as soon as it can.

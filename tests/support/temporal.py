@@ -32,6 +32,7 @@ DYNAMIC = {
     "history.visibilityProcessorMaxPollRPS": "5000",
     "history.timerProcessorMaxTimeShift": '"1ms"',
     "frontend.WorkflowTimeSkippingEnabled": "true",
+    "frontend.WorkflowPauseEnabled": "true",
 }
 #: A second namespace of every server, for tests in which time passes as it does: a server costs processor time as long
 #: as it is up, so one of them serves both kinds of tests.

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: The most runs with a stop on which nobody acted that one search reads.
+UNHEARD_MAX = 1000
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
@@ -231,10 +233,10 @@ class AuditActivities:
         return f"taken over by workflow {workflow_id}"
 
     def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
-        """Take over a run whose look is overdue and that has no workflow. Return the finding with the result.
+        """Take over a run that has no workflow. Return the finding with the result.
 
-        ``None``: a workflow works for the run, or the run has continued. The grace period is short, because the look is
-        already overdue. Repeated or concurrent calls find the workflow that the first one started. Without ``repair``
+        ``None``: a workflow works for the run, or the run has continued. The grace period is shorter than that of an
+        audit. Repeated or concurrent calls find the workflow that the first one started. Without ``repair``
         the finding is only reported. Raises ``TemporalUnavailable``.
         """
         finding = self._judged(run)
@@ -244,6 +246,28 @@ class AuditActivities:
         sooner = replace(self, rules=replace(self.rules, grace_s=grace))
         part = sooner._settling.settle([self._lost(finding, run)], AuditPage(repair), [run.run_id])
         return next(iter(part.findings), None)
+
+    def take_over_ended(self, *, repair: bool = True) -> int:
+        """Take over the runs whose workflow was just ended from outside, before their next look is due.
+
+        Return how many have no workflow. Raises ``TemporalUnavailable``.
+        """
+        ended = self.directory.ended_runs()
+        runs = [run for run_id in ended for run in self.store.audits.open_runs(run_id - 1, 1) if run.run_id == run_id]
+        return sum(self.take_over(run, repair=repair) is not None for run in runs)
+
+    def end_forced(self) -> int:
+        """End the tasks of runs whose workflow does not act on a forced stop. It records their ends when it can.
+
+        Return 0: these runs are not lost.
+        """
+        for run in self.store.sweep.unheard_stops(self.clock() - timedelta(seconds=OVERDUE_S), UNHEARD_MAX):
+            if run.stop is not None and run.stop.force and self.giving_up is not None:
+                try:
+                    self.giving_up.end_tasks(run)
+                except ClusterUnavailable as error:  # the tasks of the others are ended all the same
+                    log.warning("the tasks of run %d cannot be ended now: %s", run.run_id, error)
+        return 0
 
     # --- workflows that are open ------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from crawler_lifecycle.ports.cluster import AuditedCluster
 from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
-from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.ports.runs import Fence, Owner, RunRow
 
 from .settling import end_tasks
 
@@ -66,7 +66,7 @@ class GivingUp:
             s.stops.record_stop(run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None)
         elif run.stop.requested_by == BY and run.stop.reason:  # an earlier try has recorded the cause
             why = run.stop.reason
-        self._end_tasks(run)
+        self.end_tasks(run)
         claimed = s.initiation.claim_run(RunRequest(run_id=run.run_id), owner, self.directory.is_open, repair=True)
         fence = Fence(run.run_id, claimed.attempt, owner.first_run_id, claimed.run_uid)
         s.stops.acted_on_stop(fence, self.clock())
@@ -82,7 +82,8 @@ class GivingUp:
             self.directory.deliver_again(fence, event=True, files=True)
         return f"given up: {ended.status}"
 
-    def _end_tasks(self, run: LiveRun) -> None:
+    def end_tasks(self, run: LiveRun | RunRow) -> None:
+        """End all tasks of the run. Their absence proves that. Raises ``ClusterUnavailable``."""
         while seen := [one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)]:
             for became in end_tasks(self.cluster, {str((one.key, one.uid)): (one, None) for one in seen}).values():
                 if isinstance(became, Exception):

@@ -43,7 +43,6 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("status", f"{status_words(run)}, stage {run.get('stage')}"),
         ("cause", clean(run.get("cause"))),
         ("deleted", clean(deletion_words(run["deleted"])) if run.get("deleted") else ""),
-        ("blocked", clean(run.get("blocked"))),
         ("truth", truth_words(run)),
         ("waiting", clean(run.get("waiting"))),
         ("tasks", counts_of(run, rows)),
@@ -110,8 +109,6 @@ def run_line(run: Document) -> str:
         words += f" attempt {run['attempt']}"
     if run.get("outcome"):
         words += f" {clean(run['outcome'])}"
-    if run.get("blocked"):
-        words += f", blocked: {clean(run['blocked'])}"
     if run.get("status") not in TERMINAL:
         if waiting_clause(run):
             words += f", {waiting_clause(run)}"

@@ -176,7 +176,7 @@ class Run(BaseModel):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """A sentence that says why the run waits now; null if it waits only for its next look."""
+    """A sentence that says why the run waits now, ``blocked`` first; null if it waits only for its next look."""
     waiting_for: str | None
     waiting_since: datetime | None
     look_error: str | None
@@ -229,6 +229,7 @@ class Run(BaseModel):
                 **more,
             }
         )
+        made.waiting = "; ".join(filter(None, (made.blocked, made.waiting))) or None
         made._waits = waiting(replace(standing, moments=True))
         return made
 

@@ -1,6 +1,6 @@
 """Runs, managers and graphs whose workflow is blocked. One query finds all of them; a second call explains one.
 
-Managers, graphs, firings and webhooks without a workflow are also reported, as ``worker/overdue_looks.py`` found them.
+Those without a workflow, also firings and webhooks, are reported as ``worker/overdue_looks.py`` found them.
 
 Runs with an overdue look are explained too: the server has no list of workflows whose next step no worker takes.
 
@@ -45,6 +45,8 @@ LOST_MAX = 1000
 #: The length of the end of a firing's workflow id: a hyphen and the due time.
 _DUE_LETTERS = len("-2026-03-01T12:00:00Z")
 WORDS_MAX = 300
+#: What happens about a missing workflow.
+_NEW = "; an audit starts a new one within a minute, unless LIFECYCLE_AUDIT__REPAIR is false"
 #: The beginning of the SDK's message about a step that took too long.
 _TOO_LONG = "[TMPRL1101]"
 
@@ -82,7 +84,8 @@ class Blocked:
     async def once(self) -> None:
         """Make one query, and explain what it found. Raises ``TemporalUnavailable``."""
         with suppress(LifecycleError):  # the database is unavailable, as ``/readyz`` says
-            self._lost = lost_words(await run_in_threadpool(self.store.findings.audit_findings, limit=LOST_MAX))
+            found = await run_in_threadpool(self.store.findings.audit_findings, limit=LOST_MAX)
+            self._lost = lost_words(found, self.clock())
         try:
             self._known = await self.workflows.problems()
         except Exception:
@@ -118,45 +121,45 @@ class Blocked:
         """Return the reason why this run does not continue, if the last query found one."""
         return self.listed_workflow(*_names(row))
 
-    async def of_workflow(self, name: str, *, is_open: bool) -> str | None:
-        """Return the reason why the workflow of a manager or graph does not continue, if there is one."""
-        return (await self._explain(name) if is_open else None) or self.listed_workflow(name)
+    async def of_workflow(self, *names: str, is_open: bool) -> str | None:
+        """Return the reason why one of these workflows does not continue, of the first one even if not listed yet.
+
+        Waits at most a second for the server's answer.
+        """
+        return (await self._explain(names[0]) if is_open else None) or self.listed_workflow(*names)
 
     def webhook(self, row: WebhookRow) -> WebhookRow:
-        """Return the row. If its workflow is missing, the row has this as its error."""
-        why = self._lost.get(webhook_workflow_id(row.name))
+        """Return the row. If its workflow is missing or does not continue, the row has this as its error."""
+        why = self.listed_workflow(webhook_workflow_id(row.name))
         return row if why is None else replace(row, error=why, failing_since=row.failing_since or row.updated_at)
 
     def due(self, row: DueRow) -> DueRow:
-        """Return the row. If its workflow is missing, its reason says so."""
-        why = self._lost.get(due_workflow_id(row.name, row.due_at))
+        """Return the row. If its workflow is missing or does not continue, its reason says so."""
+        why = self.listed_workflow(due_workflow_id(row.name, row.due_at))
         return row if why is None else replace(row, reason=f"{row.reason}; {why}" if row.reason else why)
 
     def schedule(self, row: ScheduleRow) -> ScheduleRow:
-        """Return the row. If the workflow of one of its firings is missing, ``trouble`` says so."""
+        """Return the row. ``trouble`` also says which workflow of its firings is missing or does not continue."""
         mine = due_workflow_id(row.name)
-        lost = (why for name, why in self._lost.items() if name[:-_DUE_LETTERS] == mine)
-        return replace(row, trouble=next(lost, row.trouble))
+        bad = [name for name in (*self._lost, *self._known) if name[:-_DUE_LETTERS] == mine]
+        return replace(row, trouble=self.listed_workflow(*bad) or row.trouble)
 
     def listed_workflow(self, *names: str) -> str | None:
         """Return the reason of the first of these workflows that does not continue."""
         for name in names:
             if name in self._lost:
                 return self._lost[name]
+            kept = self._kept.get(name, _Kept(0.0, None))
             if name in self._known:
-                kept = self._kept.get(name)
-                return (kept.text if kept else None) or _unexplained(self._known[name])
-            if name in self._late and name in self._kept:
-                return self._kept[name].text
+                return kept.text or _unexplained(self._known[name])
+            if name in self._late and kept.text:
+                return kept.text
         return None
 
     async def of(self, row: RunRow) -> str | None:
-        """Return the reason why this run does not continue, even if the server does not list it yet. Waits at most a
-        second for the server's answer."""
-        main = _names(row)[0]
-        if row.status.terminal and main not in self._known:
-            return self.listed(row)
-        return await self._explain(main) or self.listed(row)
+        """Return the reason why this run does not continue, as ``of_workflow`` does."""
+        names = _names(row)
+        return await self.of_workflow(*names, is_open=not row.status.terminal or names[0] in self._known)
 
     async def _explain(self, name: str) -> str | None:
         kept = self._kept.get(name)
@@ -186,34 +189,44 @@ def in_words(problem: WorkflowProblem) -> str:
             "build ids, make one of them current"
         )
     what = " ".join(problem.what.split())[:WORDS_MAX]
-    if problem.misfit:
-        return (
+    if problem.paused is not None:
+        why = f"its {problem.paused} is paused in Temporal {since} {what}; unpause it there"
+    elif problem.misfit:
+        why = (
             f"its workflow cannot continue {since}: this build cannot continue the work of an earlier build ({what}); "
-            "deploy the earlier build again, or one that replays histories; its crawl continues, but a stop has to wait"
+            "deploy the earlier build again, or one that replays histories"
         )
-    if _TOO_LONG in what:
-        return (
+    elif _TOO_LONG in what:
+        why = (
             f"its workflow cannot continue {since}: its next step takes longer than the allowed two seconds; its "
             "worker has too much to do, or it gets very many signals (temporal workflow show lists them); give the "
-            "role workflows more processors, and end the signals; its crawl continues, but a stop has to wait"
+            "role workflows more processors, and end the signals"
         )
-    return (
-        f"its workflow cannot continue {since}: {what}; deploy a build that corrects this, and it continues by itself; "
-        "its crawl continues, but a stop has to wait"
-    )
+    else:
+        why = (
+            f"its workflow cannot continue {since}: {what}; deploy a build that corrects this, and it continues by "
+            "itself"
+        )
+    return f"{why}; its crawl continues, but a stop has to wait: a forced one ends the crawl within a minute"
 
 
-def lost_words(found: Sequence[FindingRow]) -> dict[str, str]:
-    """Return a sentence for each missing workflow, by its id. Runs are left out: their overdue looks show it."""
+def lost_words(found: Sequence[FindingRow], now: datetime) -> dict[str, str]:
+    """Return a sentence for each missing workflow, by its id.
+
+    Nobody closes the finding of a run that a person resumed, so it only counts while the search sees it again.
+    """
+    since = overdue_before(now)
     return {
-        str(one.workflow_id): f"it has no workflow: {one.detail}" + (f"; so far: {one.repair}" if one.tries else "")
+        str(one.workflow_id): f"it has no workflow: {one.detail}" + (f"; so far: {one.repair}" if one.tries else _NEW)
         for one in found
-        if one.kind in LOST and one.run_id is None
+        if one.kind in LOST and (one.run_id is None or one.last_seen >= since)
     }
 
 
 def _unexplained(cause: str) -> str:
-    return f"its workflow cannot continue ({cause or 'its next step fails'}); deploy a build that corrects this"
+    if not cause:
+        return "its workflow is paused in Temporal; unpause it there, or stop it by force"
+    return f"its workflow cannot continue ({cause}); deploy a build that corrects this"
 
 
 def _names(row: RunRow) -> tuple[str, str]:

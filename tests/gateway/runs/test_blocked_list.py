@@ -14,6 +14,8 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.schedules.definition import due_workflow_id
+from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs import blocked
 from crawler_lifecycle.gateway.runs.blocked import Blocked, in_words
@@ -160,6 +162,34 @@ def test_the_sentence() -> None:
         ),
     ]:
         assert words in in_words(trouble), trouble
+
+
+PAUSED = WorkflowProblem(SINCE, "by bob (a migration)", paused="workflow")
+
+
+async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: World) -> None:
+    with world.client(world.new_app(blocked_s=0.02)) as client:
+        run_id, run = started(client)
+        assert (
+            client.put(
+                "/v1/webhooks/w", json={"url": "https://hooks.example.com/in", "secrets": ["env:CRAWL_HOOK"]}
+            ).status_code
+            == 200
+        )
+        spec = {"run": {"crawler": "plain"}, "cron": "0 13 * * *"}
+        assert client.put("/v1/schedules/s", json=spec).status_code == 200
+        assert client.post("/v1/schedules/s/trigger").status_code == 202
+        for name in (run, webhook_workflow_id("w"), due_workflow_id("s", world.clock.now)):
+            world.workflows.troubles[name] = PAUSED
+            world.workflows.listed[name] = ""
+        words = in_words(PAUSED)
+        assert "its workflow is paused in Temporal since 2026-11-20 11:58:00 UTC by bob (a migration); unpause" in words
+        soon(lambda: client.get("/v1/runs").json()["runs"][0]["waiting"].startswith(words))
+        assert client.get(f"/v1/runs/{run_id}").json()["waiting"].startswith(words)
+        soon(lambda: client.get("/v1/webhooks/w").json()["error"] == words)
+        soon(lambda: client.get("/v1/schedules/s").json()["trouble"] == words)
+        [due] = client.get("/v1/schedules/s/due").json()["due"]
+        assert due["reason"].endswith(words)
 
 
 async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained(world: World) -> None:

@@ -190,6 +190,7 @@ class FakeDirectory:
         self.events: set[str] = set()
         self.ended: dict[str, str] = {}
         self.hurried: list[Owner] = []
+        self.lost: list[int] = []
         self.faults = Faults()
 
     def has_begun(self, workflow_id: str) -> None:
@@ -260,6 +261,10 @@ class FakeDirectory:
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
         self.faults.strike()
         return next((one for one in self.workflows if one.run_uid == run.uid), None)
+
+    def ended_runs(self) -> list[int]:
+        self.faults.strike()
+        return self.lost
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         self.faults.strike()

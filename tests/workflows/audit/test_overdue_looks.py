@@ -101,10 +101,10 @@ async def test_an_operator_who_terminated_it_a_moment_ago_is_not_overtaken(lab: 
     clock = Later(LATE_S)
     one = searcher(lab, clock)
     await handle.terminate("by an operator")
-    one._clock = clock
+    one.clock = clock
     audit = build_audit(lab.parts)
     audit.clock = utc_now  # it was closed a moment ago by this clock
-    one._take_over = audit.take_over
+    one.take_over = audit.take_over
     await one.turn()
     assert one.counts == {"left": 1}
     assert lab.store.runs.get_run(1).attempt == 1
