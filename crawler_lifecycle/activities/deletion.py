@@ -12,6 +12,7 @@ from temporalio import activity
 
 from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.errors import Fenced, LifecycleError, NotDelivered, TemporalUnavailable
+from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.protocols import FileArchive, FilesPlace, WorkflowDirectory
 from crawler_lifecycle.ports.runs import RunRow
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LISTS, LIST_S = 2, 1.0
 #: Maximum number of lists in one try.
 LISTS_MAX = 300
+_HISTORIES = "Temporal histories"
 
 
 @dataclass
@@ -55,7 +57,7 @@ class DeletionActivities:
         Raises ``TemporalUnavailable`` while Temporal still lists some.
         """
         row, empty = self._row(run), 0
-        with beating(), self._noting(run, "Temporal histories"):
+        with beating(), self._noting(run, _HISTORIES):
             for _ in range(LISTS_MAX):
                 empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1
                 if empty == LISTS:
@@ -65,13 +67,14 @@ class DeletionActivities:
             raise TemporalUnavailable("Temporal still lists workflow executions of the run")
 
     @activity.defn(name="delete_run_files", no_thread_cancel_exception=True)
-    def delete_run_files(self, run: RunRef) -> None:
-        """Remove the run's archives and the files of its tasks. This ends the deletion. Second execution: removes the
-        rest.
+    def delete_run_files(self, run: RunRef) -> bool | None:
+        """Remove the run's archives and the files of its tasks. After the deletion of the workflow executions, this
+        ends the deletion. Second execution: removes the rest.
 
-        Raises ``NotDelivered`` when something remains.
+        Returns whether an export may still write files; older builds return ``None``. Raises ``NotDelivered`` when
+        something remains.
         """
-        self._row(run)
+        row = self._row(run)
         errors = list[LifecycleError]()
         with beating():
             for location in self.places:
@@ -80,9 +83,15 @@ class DeletionActivities:
                     location.remove(run, INT_MAX)  # a deleted run is never resumed
             with self._noting(run, "archives", errors):
                 self.archive.remove(run)
+            with self._noting(run, "rows", errors):
+                self.deletion.forget_former()
             if errors:  # the errors may name a crawler's files: keep them out of our history
                 raise NotDelivered("not everything could be removed; the report of the run says why")
-            self.deletion.note_deletion(run, {}, {}, ended=True)
+            if _HISTORIES in (row.deletion or {})["gone"]:
+                self.deletion.note_deletion(run, {}, {}, ended=True)
+            # No export begins any more. One that is under way has an open workflow.
+            exporting = (*workflow_ids(row), export_workflow_id(run, row.attempt))
+            return any(self.directory.state(one).open for one in exporting)
 
     def _row(self, run: RunRef) -> RunRow:
         """Return the row of exactly this run. After a restore, another run may have its number; then ``Fenced`` is

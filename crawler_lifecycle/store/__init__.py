@@ -10,7 +10,7 @@ from crawler_lifecycle.store.migrations.schema_version import (
 from crawler_lifecycle.store.retention.pruning import Place, Pruner, open_pruner
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
-from .engine import masked
+from .engine import StoreDamaged, masked
 from .store import Store, open_store
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Pruner",
     "Schema",
     "Store",
+    "StoreDamaged",
     "diagnose",
     "head_version",
     "masked",

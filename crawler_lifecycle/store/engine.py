@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -26,6 +27,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreUnavailable
 
 from .columns import json_text
@@ -37,6 +39,8 @@ CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:33
 
 BUSY_TIMEOUT_S = 10.0
 """The most seconds that a SQLite writer waits for another writer, and that a caller waits for a pooled connection."""
+LOG_WAIT_MS = 1000
+"""The most milliseconds for which the write-ahead log waits for readers to be emptied. All writers wait meanwhile."""
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 10
 LOCK_WAIT_S = 8
@@ -66,6 +70,8 @@ _OF_ITSELF = frozenset(
 _OF_CLIENT = range(2000, 3000)
 #: Error codes of SQLite about a statement: its syntax, its size, a constraint, a type, the index of a parameter.
 _OF_STATEMENT = frozenset({1, 18, 19, 20, 25})
+#: Error codes of SQLite about a file that is damaged, or is no database.
+_OF_DAMAGE = frozenset({11, 26})
 #: Finds the verb of a statement and its table.
 _STATEMENT = re.compile(r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
 
@@ -117,7 +123,8 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
         "hide_parameters": True,
     }
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}, **pool)
+        opened = partial(sqlite_files.connect, str(url.database), timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+        engine = create_engine(url, module=sqlite_files.driver, creator=opened, **pool)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -149,6 +156,8 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
             cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
+        # Deleted texts are overwritten. Not every build of SQLite does this by itself.
+        cursor.execute("PRAGMA secure_delete = ON")
     finally:
         cursor.close()
 
@@ -172,6 +181,13 @@ class KeyTaken(StoreRefused):
     """A row with this key exists already, or the row that a foreign key names does not exist."""
 
 
+class StoreDamaged(StoreUnavailable):
+    """The SQLite file is damaged. All readers of the file raise this error."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"The database file is damaged ({found}); put back a whole copy: crawlctl db restore FILE")
+
+
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     """Return our error for a failure of the database.
 
@@ -181,6 +197,8 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     if isinstance(error, TimeoutError):
         return StoreUnavailable("The database cannot be used now: the pool has no free connection")
     text, itself = _safe_text(error)
+    if _sqlite_code(error) in _OF_DAMAGE:
+        return StoreDamaged(text)
     if _code(error.orig) in _NO_SUCH_THING or text.startswith(("no such table", "no such column")):
         return StoreUnavailable(f"The database lacks what this build needs ({text}); run: crawlctl db upgrade")
     if text == "unable to open database file":
@@ -200,13 +218,17 @@ def _safe_text(error: StatementError) -> tuple[str, bool]:
         return type(error.orig).__name__, False  # a value that its column does not accept
     code = _code(error.orig)
     if code is None:  # SQLite names tables and columns, never values
-        return str(error.orig), getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _OF_STATEMENT
+        return str(error.orig), _sqlite_code(error) not in _OF_STATEMENT
     if code in _OF_ITSELF or code in _OF_CLIENT or code in _NO_SUCH_THING:
         return str(error.orig), True
     from pymysql.constants import ER  # pymysql raised the error, so it is loaded already
 
     name = next((name for name, known in vars(ER).items() if known == code), "see the manual of the database")
     return f"error {code} ({name})", False
+
+
+def _sqlite_code(error: StatementError) -> int:
+    return int(getattr(error.orig, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _head(statement: str | None) -> str:
@@ -301,6 +323,20 @@ class Database:
     def alone(cls, url: URL, answer_timeout_s: float) -> closing[Database]:
         """Open a database with one connection, for a ``with`` statement."""
         return closing(cls(open_engine(url, pool_size=1, answer_timeout_s=answer_timeout_s)))
+
+    def empty_log(self) -> None:
+        """Empty SQLite's write-ahead log, which has former contents of rows. Other databases are left alone.
+
+        Raises ``StoreUnavailable`` if others read an older state for more than a second.
+        """
+        if self._turnstile is None:
+            return
+        with self._turn(), translated(), self.engine.connect() as connection:
+            connection.detach()  # no other work gets this connection, whose patience is short: writers wait for it
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {LOG_WAIT_MS}")
+            busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        if busy:
+            raise StoreUnavailable("The write-ahead log cannot be emptied: a program reads an older state; end it")
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""

@@ -1,7 +1,8 @@
 """``RunDeletionWorkflow``: deletes the data of a run. The run's row stays and keeps the report of the deletion.
 
 Each step is tried until it succeeds. The order prevents new data: first the rows, which then accept no more data of the
-run; then the workflow executions, so that none of them continues; last the files and archives.
+run; then files and archives; then the workflow executions, so that none of them continues; last the files of an export
+that was under way.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .requests import read_input
 
 #: Seconds after which an export notices that its workflow is gone. An export sends a heartbeat every half minute.
 STRAY_S = 60.0
+#: The patch of executions that do not let files wait for the deletion of histories.
+FILES_FIRST = "files-first"
 
 
 @workflow.defn(name=names.DELETION_WORKFLOW)
@@ -33,8 +36,12 @@ class RunDeletionWorkflow(WithoutSignals):
         check_number("run_id", ref.run_id, LIMITS["run_id"])
         try:
             await call(DeletionActivities.delete_run_texts, ref)
+            exporting: bool | None = None
+            if workflow.patched(FILES_FIRST):
+                exporting = await call(DeletionActivities.delete_run_files, ref)
             await call(DeletionActivities.delete_run_histories, ref)
-            await pause(STRAY_S, never, "an export that may still write")
+            if exporting is not False:
+                await pause(STRAY_S, never, "an export that may still write")
             await call(DeletionActivities.delete_run_files, ref)
         except MustLeave:
             workflow.continue_as_new(ref)

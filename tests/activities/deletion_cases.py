@@ -35,13 +35,25 @@ def _histories(w: World, _: Any) -> None:
     assert (w.directory.workflows, _report(w)) == ([], {"Temporal histories": None})
 
 
+def histories_gone(w: World) -> RunRef:
+    run = asked(w)
+    w.call("delete_run_histories", run)
+    return run
+
+
+def _first_files(w: World, answer: Any) -> None:
+    assert (w.archive.stored, _report(w), answer) == ({}, {"archives": None, "rows": None}, False)
+    assert w.row().deletion_ended_at is None
+
+
 def _files(w: World, _: Any) -> None:
-    assert (w.archive.stored, _report(w)) == ({}, {"archives": None})
+    assert (w.archive.stored, _report(w).keys()) == ({}, {"archives", "rows", "Temporal histories"})
     assert w.row().deletion_ended_at == w.now
 
 
 DELETION = [
     Case("delete_run_texts", "asked", asked, _texts),
     Case("delete_run_histories", "asked", asked, _histories),
-    Case("delete_run_files", "asked", asked, _files),
+    Case("delete_run_files", "asked", asked, _first_files),
+    Case("delete_run_files", "histories gone", histories_gone, _files),
 ]

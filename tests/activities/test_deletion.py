@@ -18,12 +18,12 @@ from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 from crawler_lifecycle.clusters.volume import TRASH, VolumePlace
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow
 from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunDeleted
-from crawler_lifecycle.domain.names import bundle_key
+from crawler_lifecycle.domain.names import bundle_key, export_workflow_id
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import FilesPlace
-from crawler_lifecycle.ports.runs import Fence
-from tests.contracts.store.world import Clock, World, opened
+from crawler_lifecycle.ports.runs import Fence, Owner
+from tests.contracts.store.world import OWNER, Clock, World, opened
 from tests.support.fakes.services import FakeArchive, FakeDirectory
 from tests.support.s3 import moto_s3, use_aws
 
@@ -65,8 +65,10 @@ def report(world: World, fence: Fence) -> dict[str, Any]:
     return {**(row.deletion or {}), "ended": row.deletion_ended_at is not None}
 
 
-def remove(doing: DeletionActivities, run: RunRef) -> None:
-    ActivityEnvironment().run(doing.delete_run_files, run)
+def remove(doing: DeletionActivities, run: RunRef) -> object:
+    """The last step of a deletion. Whether an export may still write."""
+    doing.deletion.note_deletion(run, {"Temporal histories": None}, {})
+    return ActivityEnvironment().run(doing.delete_run_files, run)
 
 
 def test_folders_with_anything_in_them(world: World, fence: Fence, volume: Path, tmp_path: Path) -> None:
@@ -110,7 +112,8 @@ def test_a_read_only_volume_is_told_and_keeps_nothing_else(
             remove(doing, fence.run)
     told = report(world, fence)
     assert "run it where the volume is mounted writable" in told["left"][f"files in {volume}"]
-    assert (told["gone"], told["ended"], archive.stored) == ({"archives": None}, False, {})
+    assert (told["gone"].keys(), told["ended"]) == ({"archives", "rows", "Temporal histories"}, False)
+    assert archive.stored == {}
     remove(doing, fence.run)
     told = report(world, fence)
     assert (told["left"], told["ended"]) == ({}, True)
@@ -129,7 +132,7 @@ def test_bundles_go(world: World, fence: Fence, monkeypatch: pytest.MonkeyPatch)
         remove(deletion(world, [place]), fence.run)
         listed = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
         assert [one["Key"] for one in listed] == [f"files/{others}"]
-        assert report(world, fence)["gone"] == {f"files in {place.where}": None, "archives": None}
+        assert report(world, fence)["gone"].keys() >= {f"files in {place.where}", "archives"}
 
 
 def test_a_row_of_another_run_is_left_alone(world: World, fence: Fence, volume: Path) -> None:
@@ -176,3 +179,17 @@ def test_an_export_in_the_middle_leaves_no_archive_behind(world: World, fence: F
         world.store.exports.record_export(fence, "exported", stored, None)
     remove(deletion(world, (), archive), fence.run)
     assert list((tmp_path / "archive").iterdir()) == []
+
+
+@pytest.mark.parametrize("workflow_id", [OWNER.workflow_id, export_workflow_id(RunRef(1, "0" * 32), 1)])
+def test_files_go_before_histories_and_an_open_export_is_told(world: World, fence: Fence, workflow_id: str) -> None:
+    """The step is played twice. Only after the histories it ends the deletion."""
+    doing, files = deletion(world), DeletionActivities.delete_run_files
+    workflow_id = workflow_id.replace("0" * 32, fence.run_uid)
+    doing.directory.open = [Owner(workflow_id, "chain")]  # type: ignore[attr-defined]
+    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    assert ActivityEnvironment().run(files, doing, fence.run) is True
+    assert report(world, fence)["ended"] is False
+    doing.directory.open = []  # type: ignore[attr-defined]
+    assert remove(doing, fence.run) is False
+    assert report(world, fence)["ended"] is True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import sqlalchemy as sa
 
 from crawler_lifecycle.activities.deployment import MainJob
 from crawler_lifecycle.activities.reconciliation import Sync
@@ -13,11 +12,12 @@ from crawler_lifecycle.domain.errors import StoreRefused
 from crawler_lifecycle.ports.runs import Fence
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import World
+from tests.support.filling import patient_engine
 
 
 def refuse(world: World, action: str, table: str) -> Callable[[], None]:
     """Let the database refuse this from now on, and how to end that."""
-    engine = sa.create_engine(world.url)
+    engine = patient_engine(world.url)
 
     def execute(statement: str) -> None:
         with engine.begin() as conn:

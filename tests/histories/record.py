@@ -214,6 +214,11 @@ async def deleted(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def deleted_files_first(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """The same since files do not wait for histories."""
+    return await deleted(lab)
+
+
 async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
     """The end of a manager, delivered."""
     m = manager_lab(lab, source=[])
@@ -704,6 +709,7 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     graphed_for_long,
     due,
     deleted,
+    deleted_files_first,
     delivered,
     hooked,
 ]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+from crawler_lifecycle.store.engine import open_engine, parse_url
 from crawler_lifecycle.store.managers.tables import manager
 
 #: When the first of these runs was created; each later one came a minute after the one before.
@@ -28,6 +29,11 @@ RARE_TAG = "rare"
 COMMON_TAG = "nightly"
 
 _DIGITS = " UNION ALL ".join(f"SELECT {n} AS d" for n in range(10))
+
+
+def patient_engine(url: str | sa.URL) -> sa.Engine:
+    """An engine for statements that take longer than any of the service may."""
+    return open_engine(parse_url(url) if isinstance(url, str) else url, pool_size=5, answer_timeout_s=3600)
 
 
 def _numbers(count: int) -> str:

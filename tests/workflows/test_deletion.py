@@ -108,7 +108,7 @@ async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab) -> Non
     assert (row.deletion_ended_at is not None, where(real_lab.store)) == (True, set())
     assert handle.id not in str(await histories(real_lab.client, since))  # others share the server, and the short ids
     assert (await real_lab.events(real_lab.handles[0])) == [
-        *("delete_run_texts", "delete_run_histories", "delete_run_files"),
+        *("delete_run_texts", "delete_run_files", "delete_run_histories", "delete_run_files"),
     ]
 
 

@@ -135,6 +135,8 @@ async def test_the_histories_of_a_chain_carry_the_state_on() -> None:
         ("pushed", "signal_pusher_changed"),
         ("exported", "resend_pushes"),
         ("repaired", "requeue_ended_tasks"),
+        ("deleted", "delete_run_histories"),
+        ("deleted_files_first", "delete_run_histories"),
         ("retried", "retry_ended_tasks"),
         ("audited", "audit_workflows"),
         ("audited", "close_audit"),

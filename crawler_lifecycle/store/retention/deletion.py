@@ -126,6 +126,10 @@ class DeletionStore(RunPart):
             after, count = keys[-1], count + len(keys)
             alive()
 
+    def forget_former(self) -> None:
+        """Remove former contents of all rows from the files of a SQLite database. Raises ``StoreUnavailable``."""
+        self._db.empty_log()
+
     def note_deletion(
         self, run: RunRef, gone: Mapping[str, int | None], left: Mapping[str, str | None], *, ended: bool = False
     ) -> None:

@@ -1,0 +1,95 @@
+"""A SQLite file that is damaged is told in one way by all readers; what was deleted is not in the files any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.domain.errors import StoreRefused, StoreUnavailable
+from crawler_lifecycle.store import StoreDamaged, diagnose, engine, open_store, read_schema, try_writing, upgrade
+from tests.contracts.store.test_deletion import WORD, delete, planted
+from tests.contracts.store.world import Clock, World
+from tests.support.databases import make_tables
+
+READERS: list[Callable[[str], object]] = [
+    diagnose,
+    read_schema,
+    upgrade,
+    try_writing,
+    lambda url: open_store(url).health.ping(),
+    lambda url: open_store(url).runs.list_runs(),
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "state.db"
+    make_tables(f"sqlite:///{made}")
+    return made
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 1000, None])
+def test_all_readers_tell_damage_alike(file: Path, content: bytes | None) -> None:
+    if content is None:
+        damaged(file)
+    else:
+        file.write_bytes(content)
+    for read in READERS:
+        with pytest.raises(
+            StoreDamaged, match=r"The database file is damaged .*; put back .* crawlctl db restore"
+        ) as told:
+            read(f"sqlite:///{file}")
+        assert not isinstance(told.value, StoreRefused), "what is damaged is waited for; no run fails for it"
+
+
+def damaged(file: Path) -> None:
+    """Overwrite all pages but the first."""
+    with file.open("r+b") as raw:
+        raw.seek(4096)
+        raw.write(b"\xff" * (file.stat().st_size - 4096))
+
+
+@pytest.fixture
+def world(file: Path) -> Iterator[World]:
+    clock = Clock()
+    with closing(open_store(f"sqlite:///{file}", clock=clock)) as store:
+        yield World(store, clock)
+
+
+def with_the_word(file: Path) -> list[str]:
+    return sorted(path.name for path in file.parent.iterdir() if WORD.encode() in path.read_bytes())
+
+
+def test_a_deleted_word_is_in_no_file_of_the_database(world: World, file: Path) -> None:
+    """Neither in pages that are free again, nor in the write-ahead log, although nothing else is written."""
+    fences = [planted(world, f"r{number}") for number in range(5)]
+    world.store.database.empty_log()
+    planted(world, "last")
+    assert with_the_word(file) == ["state.db", "state.db-wal"]
+    for row in world.store.runs.list_runs():
+        delete(world.store, row.ref)
+    assert "state.db-wal" in with_the_word(file)
+    world.store.deletion.forget_former()
+    assert with_the_word(file) == []
+    assert len(fences) == 5
+
+
+def test_a_long_read_is_told_and_delays_nobody_for_long(world: World, file: Path) -> None:
+    planted(world)
+    with closing(sqlite_files.connect(file, "ro")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM run_history").fetchone()
+        planted(world, "r2")
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="a program reads an older state; end it"):
+            world.store.deletion.forget_former()
+        assert time.monotonic() - begun < engine.BUSY_TIMEOUT_S
+    world.store.deletion.forget_former()
+    with world.store.database.reading() as connection:
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+    assert patience == engine.BUSY_TIMEOUT_S * 1000, "the connections of others stay patient"
