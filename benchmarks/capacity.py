@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from temporalio.client import Client
 
 from benchmarks.gateway_streams import _memory
@@ -34,6 +34,7 @@ from benchmarks.sizes import size
 from benchmarks.throughput import _cpu
 from tests.e2e.world import until
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.filling import patient_engine
 from tests.support.mariadb import running_mariadb
 
 TASKS = size(600, 6, "BENCHMARK_TASKS")
@@ -97,7 +98,7 @@ class Measured(BenchWorld):
         super().__init__(folder, cluster)
 
     def __post_init__(self) -> None:
-        self.database, self._engine = self.url, create_engine(self.url)
+        self.database, self._engine = self.url, patient_engine(self.url)
         super().__post_init__()
 
     def size(self) -> dict[str, int]:

@@ -36,6 +36,7 @@ from crawler_lifecycle.settings import WorkerSettings
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.cluster import Behaviour
+from tests.support.filling import patient_engine
 from tests.support.lab import Lab, laboratory
 
 ROLES = ("workflows", "cluster", "control", "export")
@@ -93,7 +94,7 @@ async def _one(client: Client) -> int:
 
 def _copies(lab: Lab, url: str, first: int, count: int) -> list[tuple[int, str]]:
     """So many runs like this one; number and uid of each. Run N is owned by the workflow ``open/N``."""
-    engine, seeded = sa.create_engine(url), []
+    engine, seeded = patient_engine(url), []
     runs, tasks = [], []
     with engine.connect() as connection:
         run = dict(connection.execute(sa.select(run_history).where(run_history.c.run_id == first)).mappings().one())

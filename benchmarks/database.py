@@ -36,6 +36,7 @@ from tests.support.filling import (
     fill_events,
     fill_runs,
     fill_tasks,
+    patient_engine,
 )
 from tests.support.mariadb import running_mariadb
 
@@ -65,7 +66,7 @@ def _figures(name: str, url: str) -> None:
     store = open_store(url)
     begun = time.monotonic()
     # Straight from an engine of our own: what fills a database needs longer than any statement of the service may.
-    filler = sa.create_engine(store.database.engine.url)
+    filler = patient_engine(store.database.engine.url)
     with filler.begin() as connection:
         first = fill_runs(connection, RUNS)
         fill_tasks(connection, first, LARGE_RUNS, EACH)

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import sqlalchemy as sa
 from temporalio.client import Client
 
 from benchmarks import gateway_streams
@@ -32,7 +31,7 @@ from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.store import open_store, upgrade
 from crawler_lifecycle.store.tables import metadata
 from crawler_lifecycle.temporal.plugin import plugin
-from tests.support.filling import analyze, fill_runs
+from tests.support.filling import analyze, fill_runs, patient_engine
 from tests.support.mariadb import running_mariadb
 
 RATE = 5.0
@@ -221,7 +220,7 @@ async def _page() -> None:
         with running_mariadb() as server, server.database() as url, tempfile.TemporaryDirectory() as name:
             upgrade(url)
             store = open_store(url)
-            filler = sa.create_engine(store.database.engine.url)
+            filler = patient_engine(store.database.engine.url)
             with filler.begin() as connection:
                 fill_runs(connection, RUNS)
             with filler.begin() as connection:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import sqlalchemy as sa
 from temporalio.client import Client, WorkflowHandle
 
 from benchmarks.chancy_beside import Missing, chancy_seconds
@@ -39,6 +38,7 @@ from crawler_lifecycle.graphs.client import Gateway
 from crawler_lifecycle.ports.graphs import NewGraph
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.plugin import plugin
+from tests.support.filling import patient_engine
 
 CHAIN = size(200, 4)
 APART = size(30, 2)
@@ -238,7 +238,7 @@ class _Bench:
 
     def _commit(self) -> float:
         """Milliseconds of one commit of this database."""
-        engine = sa.create_engine(self.store.database.engine.url)
+        engine = patient_engine(self.store.database.engine.url)
         times = []
         with engine.connect() as connection:
             connection.exec_driver_sql("CREATE TABLE benchmark (n INTEGER)")

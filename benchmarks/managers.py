@@ -43,6 +43,7 @@ from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store.managers.tables import manager_item
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.services import FakeCatalogue
+from tests.support.filling import patient_engine
 from tests.support.managing import QUICK
 from tests.support.mariadb import running_mariadb
 
@@ -259,7 +260,7 @@ def _identity(name: str, url: str, folder: Path | None = None) -> None:
     upgrade(url)
     with _store(url) as store:
         row, _ = store.managers.reserve_manager(NewManager("many", "f1", "many:Many"))
-        filler = sa.create_engine(store.database.engine.url)
+        filler = patient_engine(store.database.engine.url)
         now = datetime.now(UTC)
         for first in range(0, KNOWN, 10_000):
             rows = [

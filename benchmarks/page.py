@@ -30,7 +30,7 @@ from benchmarks.throughput import _server
 from crawler_lifecycle.store import open_store, upgrade
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.tables import metadata
-from tests.support.filling import analyze, fill_runs
+from tests.support.filling import analyze, fill_runs, patient_engine
 from tests.support.mariadb import MariaDb, running_mariadb
 
 RUNS = size(1_000_000, 2_000, "BENCHMARK_RUNS")
@@ -91,7 +91,7 @@ def _fill(url: str) -> None:
     upgrade(url)
     store = open_store(url)
     # Straight from an engine of our own: what fills a database needs longer than any statement of the service may.
-    filler = sa.create_engine(store.database.engine.url)
+    filler = patient_engine(store.database.engine.url)
     h, yesterday = run_history.c, datetime.now(UTC) - timedelta(days=1)
     with filler.begin() as connection:
         fill_runs(connection, RUNS)

@@ -30,7 +30,7 @@ from crawler_lifecycle.store import open_store, upgrade
 from crawler_lifecycle.store.base.unit import utc_now
 from crawler_lifecycle.store.runs.tables import pool_ticket
 from crawler_lifecycle.store.tables import metadata
-from tests.support.filling import POOLS, analyze, fill_line, fill_runs, fill_tasks
+from tests.support.filling import POOLS, analyze, fill_line, fill_runs, fill_tasks, patient_engine
 from tests.support.mariadb import running_mariadb
 
 WAITING = size(100_000, 1_000, "BENCHMARK_WAITING")
@@ -67,7 +67,7 @@ def _picking(name: str, url: str) -> None:
     upgrade(url)
     pools = Pools({f"pool-{n}": Pool(max=50, weight=1 + n % 3) for n in range(POOLS)}, slots=900)
     store = open_store(url, pools=pools)
-    filler = sa.create_engine(store.database.engine.url)
+    filler = patient_engine(store.database.engine.url)
     with filler.begin() as connection:
         first = fill_runs(connection, WAITING)
         connection.execute(sa.text("UPDATE run_history SET status = 'INITIALIZING', ended_at = NULL"))

@@ -27,6 +27,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.cluster import Behaviour
+from tests.support.filling import patient_engine
 from tests.support.lab import laboratory
 from tests.support.mariadb import running_mariadb
 
@@ -93,7 +94,7 @@ async def main() -> None:
 
 
 async def _played(client: Client, folder: Path, title: str, url: str) -> None:
-    engine = sa.create_engine(url)
+    engine = patient_engine(url)
     logging.disable(logging.WARNING)
     async with laboratory(client, folder, clock=utc_now, database=url) as lab:
         lab.cluster.behaviour, lab.outside.sends = behaviour, True

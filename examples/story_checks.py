@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sqlite3
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.graphs import Workflow
 from examples.managers import PAGES
@@ -51,7 +51,7 @@ def query(places: Places, sql: str, *values: object) -> list[tuple[Any, ...]]:
     address = urlsplit(str(places.addresses["database"]))
     if address.scheme.startswith(("mysql", "mariadb")):
         return _query_mysql(address, sql, values)
-    with contextlib.closing(sqlite3.connect(f"{places.path('database').as_uri()}?mode=ro", uri=True)) as db:
+    with contextlib.closing(sqlite_files.connect(places.path("database"), "ro")) as db:
         return db.execute(sql, values).fetchall()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -26,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"domain"},
     "background": {"domain"},
     "redaction": set(),
+    "sqlite_files": set(),
     "ports": {"domain"},
     "cloudevents": {"domain", "ports"},
     "process_contract": {"domain", "ports"},
@@ -34,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": {"domain", "observability"},
     "adapters": {"domain", "ports", "cloudevents", "runner", "background", "redaction"},
     "clusters": {"domain", "ports", "settings", "process_contract", "runner", "background"},
-    "store": {"domain", "ports", "background", "redaction"},
+    "store": {"domain", "ports", "background", "redaction", "sqlite_files"},
     "workflows": {"domain", "ports", "activities"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background", "redaction"},
     "compose": {"domain", "ports", "activities", *OUTSIDE, "workflows", "settings"},
@@ -64,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         *("domain", "ports", *OUTSIDE, "settings", "compose", "temporal", "observability", "web"),
-        *("worker", "scheduler", "gateway", "dev_json", "subjects", "runner", "redaction"),
+        *("worker", "scheduler", "gateway", "dev_json", "subjects", "runner", "redaction", "sqlite_files"),
     },
     "dev_json": {"domain"},
     "managers": {"domain"},
@@ -81,6 +83,7 @@ MAY_NAME: dict[str, set[str]] = {name: {"store"} for name in ("activities", "tem
 #: Adapters know one outside system each: these third-party packages belong to one of them alone.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("store",),
+    "sqlite3": ("sqlite_files.py",),
     "kubernetes": ("clusters/kubernetes", "cli"),
     "msgspec": ("clusters/kubernetes",),
     "alembic": ("store",),
@@ -170,6 +173,23 @@ def _point_downwards(path: Path) -> None:
                 assert theirs in (mine, "kind", "volume"), f"{relative}:{line}: {part} do not know each other"
         elif head in ONLY_IN:
             assert relative.startswith(ONLY_IN[head]), f"{relative}:{line}: {head} is not used here"
+
+
+def test_sqlite_is_opened_in_one_place() -> None:
+    """Two SQLite libraries in one process would undo each other's locks on a file, in programs around the house too."""
+    around = [path for folder in ("tests", "tools", "benchmarks", "examples") for path in _python(folder)]
+    assert len(around) > 500
+    imported = re.compile(r"^\s*(import|from) (sqlite3|pysqlite3|apsw)\b", re.MULTILINE)
+    engines = re.compile(r"\bcreate_engine\((?!\"sqlite)")
+    for path in around:
+        text = path.read_text()
+        assert not imported.search(text), f"{path}: open the file with crawler_lifecycle.sqlite_files.connect"
+        ours = path.relative_to(ROOT.parent).as_posix() in ("tests/support/databases.py", "tests/test_layers.py")
+        assert ours or not engines.search(text), f"{path}: take tests.support.filling.patient_engine"
+
+
+def _python(folder: str) -> list[Path]:
+    return sorted((ROOT.parent / folder).rglob("*.py"))
 
 
 def test_what_stands_side_by_side_imports_in_no_circle() -> None:

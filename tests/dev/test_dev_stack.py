@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, closing, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import dev, layout, processes
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part, PartFailed
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_all_of_it_and_a_crawl_continues(running: Dev) -> None:
 
 
 def _runs(dev: Dev) -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(dev.state_dir / "lifecycle.db")) as db:
+    with closing(sqlite_files.connect(dev.state_dir / "lifecycle.db")) as db:
         return db.execute("SELECT status, outcome FROM run_history").fetchall()
 
 
@@ -246,7 +246,7 @@ def _is_not_started_over_older_tables(dev: Dev) -> None:
 
 
 def _namespaces(dev: Dev) -> list[bytes]:
-    with closing(sqlite3.connect(f"file:{dev.state_dir}/temporal.db?mode=ro", uri=True)) as db:
+    with closing(sqlite_files.connect(dev.state_dir / "temporal.db", "ro")) as db:
         return [row[0] for row in db.execute("SELECT id FROM namespaces WHERE name = 'default'")]
 
 
@@ -262,7 +262,7 @@ def _crawlers_of(dev: Dev, run_id: int) -> list[int]:
 
 def _rename_column(dev: Dev, name: str, to: str) -> None:
     """What an older version's table looks like."""
-    with closing(sqlite3.connect(dev.state_dir / "lifecycle.db")) as db, db:
+    with closing(sqlite_files.connect(dev.state_dir / "lifecycle.db")) as db, db:
         db.execute(f"ALTER TABLE task_history RENAME COLUMN {name} TO {to}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import processes
 from tests.dev.dev_support import ROOT
 
@@ -34,7 +34,7 @@ RUN: dict[str, Any] = {
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
     """A state directory that tells the truth about run 3."""
-    with closing(sqlite3.connect(tmp_path / "lifecycle.db")) as db:
+    with closing(sqlite_files.connect(tmp_path / "lifecycle.db")) as db:
         db.execute("CREATE TABLE run_history (run_id, status, outcome, ended_at)")
         db.execute("CREATE TABLE task_history (run_id, status, superseded_by)")
         db.execute("INSERT INTO run_history VALUES (3, 'COMPLETED', 'finished', '2026')")
@@ -63,7 +63,7 @@ def _run(places: Places, **other: object) -> dict[str, Any]:
 
 
 def _database(places: Places, sql: str) -> None:
-    with closing(sqlite3.connect(places.path("database"))) as db:
+    with closing(sqlite_files.connect(places.path("database"))) as db:
         db.execute(sql)
         db.commit()
 

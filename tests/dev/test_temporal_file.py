@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import subprocess
 import time
 from contextlib import closing
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.cli.stack.supervise import answers
 
@@ -53,7 +53,7 @@ def test_killed_at_any_moment_of_the_first_start(tmp_path: Path, every: int) -> 
 def test_what_a_killed_server_was_writing_is_rolled_back(tmp_path: Path) -> None:
     """A file with a journal is no broken one."""
     made, file = tmp_path / "made.db", tmp_path / "temporal.db"
-    with closing(sqlite3.connect(made, isolation_level=None)) as db:
+    with closing(sqlite_files.connect(made, isolation_level=None)) as db:
         db.execute("CREATE TABLE namespaces (id BLOB, name TEXT)")
         db.execute("INSERT INTO namespaces VALUES (x'00', 'default')")
         db.execute("PRAGMA cache_size = 1")
@@ -71,7 +71,7 @@ def test_what_a_killed_server_was_writing_is_rolled_back(tmp_path: Path) -> None
 def test_a_broken_file_is_set_aside_with_a_message(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "temporal.db"
     if content is None:  # what an interrupted first start of the server itself leaves
-        with sqlite3.connect(file) as db:
+        with sqlite_files.connect(file) as db:
             db.execute("CREATE TABLE namespaces (id BLOB, name TEXT)")
         db.close()
     else:
@@ -114,12 +114,12 @@ def test_killed_while_it_sets_a_file_aside(tmp_path: Path, monkeypatch: pytest.M
 
 def test_damage_inside_is_found(tmp_path: Path) -> None:
     file = tmp_path / "temporal.db"
-    with closing(sqlite3.connect(file)) as db, db:
+    with closing(sqlite_files.connect(file)) as db, db:
         db.execute("CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT)")
         db.execute("INSERT INTO namespaces VALUES (0, 'default')")
         db.executemany("INSERT INTO namespaces (name) VALUES (?)", [("x" * 100,)] * 5000)
-    assert not temporal_server.is_damaged(file)
+    assert sqlite_files.damage(file) is None
     with file.open("r+b") as raw:
         raw.seek(file.stat().st_size // 2)
         raw.write(b"\xff" * 50_000)
-    assert temporal_server.is_damaged(file)
+    assert sqlite_files.damage(file) is not None

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any
 import pymysql
 from temporalio.client import WorkflowUpdateStage
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
@@ -176,7 +176,7 @@ class StopWorld(World):
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """As ``query``; nothing when the database cannot answer now."""
-        with contextlib.suppress(sqlite3.OperationalError, pymysql.err.OperationalError):
+        with contextlib.suppress(sqlite_files.driver.OperationalError, pymysql.err.OperationalError):
             return self.query(sql, *values)
         return []
 
@@ -230,7 +230,9 @@ def database_down(world: StopWorld) -> Iterator[None]:
         finally:
             world.server.restart()
         return
-    with contextlib.closing(sqlite3.connect(world.places.path("database"), timeout=60, isolation_level=None)) as db:
+    with contextlib.closing(
+        sqlite_files.connect(world.places.path("database"), timeout=60, isolation_level=None)
+    ) as db:
         db.execute("BEGIN EXCLUSIVE")
         try:
             yield

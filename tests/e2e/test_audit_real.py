@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store import open_store
 from examples.story_checks import run_folder
@@ -62,7 +62,7 @@ def settled(world: World) -> None:
 
 def write(world: World, *statements: str) -> None:
     """What an operator does with the database behind everybody's back."""
-    with sqlite3.connect(world.places.path("database"), timeout=30) as connection:
+    with sqlite_files.connect(world.places.path("database"), timeout=30) as connection:
         for statement in statements:
             connection.execute(statement)
     connection.close()

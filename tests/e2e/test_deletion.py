@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.problems import CommandFailed
 from tests.e2e.world import World, until
 
@@ -49,7 +49,7 @@ def planted(tmp_path: Path) -> Iterator[World]:
 
 def in_tables(world: World) -> set[str]:
     found = set()
-    with closing(sqlite3.connect(world.places.path("database"))) as database:
+    with closing(sqlite_files.connect(world.places.path("database"))) as database:
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for name in names:
             if any(WORD in str(row) for row in database.execute(f"SELECT * FROM {name}")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sqlite3
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.supervise import answers
 from examples.story_checks import run_folder
@@ -83,7 +83,7 @@ class Drill:
 
     def over(self) -> bool:
         """Watch the recovery; whether everything has ended. A database that cannot be read now is asked again."""
-        with suppress(sqlite3.OperationalError):
+        with suppress(sqlite_files.driver.OperationalError):
             return self._watch()
         return False
 

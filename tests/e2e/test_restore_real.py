@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sqlite3
 import sys
 import time
 import zipfile
@@ -14,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+from crawler_lifecycle import sqlite_files
 from tests.e2e.test_audit_real import audit, crawlctl, crawlers_of
 from tests.e2e.world import AUDITS, QUICK, World, until
 from tests.support.s3 import Bucket, rclone_s3, use_aws
@@ -37,7 +37,7 @@ def started(world: World, seconds: float, tasks: int = 1) -> int:
 
 
 def copied(source: Path, target: Path) -> None:
-    with sqlite3.connect(source) as live, sqlite3.connect(target) as copy:
+    with sqlite_files.connect(source) as live, sqlite_files.connect(target) as copy:
         live.backup(copy)
     live.close()
     copy.close()

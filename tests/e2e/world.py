@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed
@@ -155,10 +155,10 @@ class World:
 
     def transactions(self) -> bool:
         """Whether anybody is in the middle of a change of the database."""
-        with closing(sqlite3.connect(self.places.path("database"), timeout=0.2, isolation_level=None)) as database:
+        with closing(sqlite_files.connect(self.places.path("database"), timeout=0.2, isolation_level=None)) as database:
             try:
                 database.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
+            except sqlite_files.driver.OperationalError:
                 return True
             database.execute("ROLLBACK")
         return False

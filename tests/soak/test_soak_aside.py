@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import sqlite3
 from typing import Any, cast
 
 import pytest
 
+from crawler_lifecycle import sqlite_files
 from tools.soak import door as doors
 from tools.soak import strikes
 from tools.soak.door import Told, left, settled
@@ -34,7 +34,7 @@ class Rows:
     """A run, a manager and a graph of strangers, and two due times of which the second was asked for by a person."""
 
     def __init__(self) -> None:
-        self.db = sqlite3.connect(":memory:")
+        self.db = sqlite_files.driver.connect(":memory:")
         request = json.dumps({"tags": ["t\u202e"]})
         self.db.executescript(
             f"""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from crawler_lifecycle import sqlite_files
 from tools.soak.book import Book
 from tools.soak.checks import Case, check, growth, tries
 from tools.soak.journal import Ask, Deeds, Kill, Process
@@ -361,7 +361,7 @@ class Rows:
     """Rows of one manager of two jobs that finished: T is 13:46:40 of 12 January 1970."""
 
     def __init__(self) -> None:
-        self.db = sqlite3.connect(":memory:")
+        self.db = sqlite_files.driver.connect(":memory:")
         self.db.executescript(
             """
             CREATE TABLE manager (manager_id, flow_id, status, outcome, cause, ended_at, good, bad);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Fence, Owner
@@ -151,7 +151,7 @@ def test_sqlite_writers_begin_with_the_lock_and_readers_do_not_wait(
 def test_sqlite_on_a_full_disk(sqlite_url: str) -> None:
     store = open_store(sqlite_url)
 
-    def no_room(connection: sqlite3.Connection, _record: object) -> None:
+    def no_room(connection: sqlite_files.driver.Connection, _record: object) -> None:
         connection.execute("PRAGMA max_page_count = 1").close()
 
     sa.event.listen(store.database.engine, "connect", no_room)

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import pytest_asyncio
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, RemoveSearchAttributesRequest
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.main import main
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
@@ -327,13 +327,13 @@ async def test_while_it_serves_readiness_says_what_the_database_has_become(
     worker.until(lambda status, body: status == 200)
 
     def version(statement: str) -> str:
-        with contextlib.closing(sqlite3.connect(file, timeout=60)) as database, database:
+        with contextlib.closing(sqlite_files.connect(file, timeout=60)) as database, database:
             known = database.execute("SELECT version_num FROM alembic_version").fetchone()
             database.execute(statement)
         return str(known[0]) if known else ""
 
     real = version("UPDATE alembic_version SET version_num = '0999'")
-    with contextlib.closing(sqlite3.connect(file, timeout=60)) as database, database:
+    with contextlib.closing(sqlite_files.connect(file, timeout=60)) as database, database:
         database.execute("UPDATE schema_compatibility SET works_from = '0999'")
     worker.until(lambda status, body: "0999" in body.get("missing", {}).get("database", ""))
     version("DELETE FROM alembic_version")

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.domain import names
@@ -131,7 +131,7 @@ class SoakWorld(World):
     def run_id(self, run: int) -> int | None:
         """The run of this number in the plan; ``None`` as long as it is not on record."""
         if run not in self.ids:
-            with contextlib.suppress(sqlite3.OperationalError, pymysql.err.OperationalError):
+            with contextlib.suppress(sqlite_files.driver.OperationalError, pymysql.err.OperationalError):
                 rows = self.query("SELECT run_id FROM run_history WHERE request_id = ?", self.key(run))
                 if rows:
                     self.ids[run] = int(rows[0][0])
@@ -158,7 +158,10 @@ class SoakWorld(World):
             answer, detail = call()
         except httpx.ConnectError as error:
             answer, detail = "no", str(error)
-        except (sqlite3.Error, pymysql.err.Error) as error:  # whom to ask is not known now, so nobody was asked
+        except (
+            sqlite_files.driver.Error,
+            pymysql.err.Error,
+        ) as error:  # whom to ask is not known now, so nobody was asked
             answer, detail = "no", f"{type(error).__name__}: {error}"[:150]
         except (httpx.HTTPError, OSError, RuntimeError, RPCError) as error:
             answer, detail = "unknown", f"{type(error).__name__}: {error}"[:150]
@@ -352,7 +355,7 @@ class SoakWorld(World):
                 self.server.restart()
             return
         file = self.places.path("database")
-        with contextlib.closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as db:
+        with contextlib.closing(sqlite_files.connect(file, timeout=20, isolation_level=None)) as db:
             db.execute("BEGIN EXCLUSIVE")
             time.sleep(step.more["seconds"])
             db.execute("ROLLBACK")

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from crawler_lifecycle import dev_json
+from crawler_lifecycle import dev_json, sqlite_files
 from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.machine import start_time
@@ -275,7 +275,7 @@ class Stack:
             self._supervisor.wait_healthy(["temporal"])
         except PartFailed:
             self._supervisor.stop(["temporal"])
-            if not temporal_server.is_damaged(file):
+            if sqlite_files.damage(file) is None:
                 raise
             temporal_server.prepare(file, say=self._tell, damaged=True)
             self._supervisor.start([part])

@@ -6,16 +6,15 @@ import contextlib
 import os
 import secrets
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from importlib.metadata import requires
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.cli.session import installed
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
@@ -24,8 +23,6 @@ from .supervise import PartFailed
 
 NAMESPACE = "default"
 INSTALL = "pip install 'crawler-lifecycle[dev]'"
-#: Suffixes of further files that SQLite may have for a database.
-_BESIDE = ("-journal", "-wal", "-shm")
 
 #: Limits that we raise. By default the dev server reads each of its internal queues at most 20 times a second. In a
 #: burst of workflows a step then takes 44 ms, and without these limits 1.5 ms.
@@ -125,19 +122,13 @@ def prepare(file: Path, *, say: Callable[[str], None], damaged: bool = False) ->
     written last, so that a file without it is broken.
     """
     problem = "it is damaged" if damaged else fault(file)
-    aside = file.with_name(f"{file.name}.broken-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+    if problem or not file.exists():
+        aside = sqlite_files.set_aside(file, "broken")
     if problem:
-        file.rename(aside)
         say(
             f"{file.name} cannot be used ({problem}); kept as {aside.name}, and Temporal starts with an empty file: "
             "the workflows of live runs are started again from the database"
         )
-    if not file.exists():
-        # The journal is renamed after the file, because a broken file without its journal might look usable. A journal
-        # without a file (after a crash here or a manual removal) is renamed too: SQLite would apply it to the new file.
-        for suffix in _BESIDE:
-            with contextlib.suppress(FileNotFoundError):
-                file.with_name(file.name + suffix).rename(aside.with_name(aside.name + suffix))
 
 
 def fault(file: Path) -> str | None:
@@ -145,22 +136,9 @@ def fault(file: Path) -> str | None:
     if not file.exists():
         return None
     try:
-        with _opened(file) as db:
+        # It is opened for writing, which first rolls back the journal of a killed server.
+        with contextlib.closing(sqlite_files.connect(file, "rw")) as db:
             row = db.execute("SELECT 1 FROM namespaces WHERE name = ?", (NAMESPACE,)).fetchone()
             return None if row else f"it has no namespace {NAMESPACE!r}"
-    except sqlite3.Error as error:
+    except sqlite_files.driver.Error as error:
         return str(error)
-
-
-def is_damaged(file: Path) -> bool:
-    """Return whether SQLite finds the file damaged. It reads the whole file; call it only after a server refused it."""
-    try:
-        with _opened(file) as db:
-            return bool(db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))
-    except sqlite3.Error:
-        return True
-
-
-def _opened(file: Path) -> contextlib.closing[sqlite3.Connection]:
-    """Open the existing database for writing, which first rolls back the journal of a killed server."""
-    return contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=5))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.store import head_version
 from tests.support import in_process
 
@@ -43,7 +43,7 @@ def test_a_newer_database_is_left_alone(tmp_path: Path, works_from: str | None, 
     file = tmp_path / "runs.db"
     url = f"sqlite:///{file}"
     db(url, "upgrade")
-    with closing(sqlite3.connect(file)) as connection, connection:
+    with closing(sqlite_files.connect(file)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.execute("UPDATE schema_compatibility SET works_from = coalesce(?, works_from)", (works_from,))
     for verb in ("check", "upgrade"):
@@ -69,7 +69,7 @@ def test_a_database_of_an_older_build_is_named_and_created_anew_on_demand_alone(
     db(url, "upgrade")
     refused = db(url, "upgrade", "--recreate")
     assert (refused.returncode, "--recreate would delete all records" in refused.stderr) == (4, True), refused.stderr
-    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+    with closing(sqlite_files.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("DROP TABLE graph")
     for verb in ("check", "upgrade"):
         done = db(url, verb)

@@ -6,7 +6,6 @@ import importlib.util
 import ipaddress
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ import yaml
 from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, DescribeTaskQueueResponse, ListWorkersResponse
 from temporalio.service import RPCError, RPCStatusCode
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.doctor import report, sources
 from crawler_lifecycle.cli.doctor.checks import database, machine, records, services, temporal
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line
@@ -104,11 +104,11 @@ def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
     # A slow machine may need longer for all tables than a person waits.
     assert found(doctor("--fix", "--timeout", "20s"), "schema") == [("ok", f"empty -> {head_version()}")]
     assert found(doctor(), "schema") == [("ok", f"version {head_version()}, which this build needs")]
-    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+    with closing(sqlite_files.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     newer = f"9999, which is newer than this build's {head_version()} and works with it"
     assert found(doctor("--fix"), "schema") == [("ok", f"version {newer}")]
-    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+    with closing(sqlite_files.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("UPDATE schema_compatibility SET works_from = '9999'")
     assert found(doctor(), "schema")[0][0] == found(doctor("--fix"), "schema")[0][0] == "bad"
 
@@ -117,7 +117,7 @@ def test_a_database_that_can_only_be_read_is_bad(doctor: Any, tmp_path: Path, mo
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
     make_tables(f"sqlite:///{tmp_path}/runs.db")
     assert found(doctor(), "database")[0][0] == "ok"
-    with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as other:
+    with closing(sqlite_files.connect(tmp_path / "runs.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         level, text = found(doctor(), "database")[1]
     assert level == "bad"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import sqlite3
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
@@ -54,7 +54,7 @@ def test_each_number_of_a_crawler_is_that_of_its_list(world: World, browser: Tes
         world.clock.now = first + timedelta(days=days)
         start(browser, world, RunStatus(status), args={"page": str(n)})
     start(browser, world)
-    with sqlite3.connect(tmp_path / "runs.db") as database:
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
         database.execute("UPDATE run_history SET outcome = 'cancelled' WHERE run_id = 8")
         database.execute("UPDATE run_history SET outcome = 'oom', cause = 'Out of <memory>' WHERE run_id IN (1, 7)")
     world.clock.now = first
@@ -144,7 +144,7 @@ def test_each_number_of_the_overview_is_that_of_its_list(
     world.claim(4)
     wrong = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
     world.store.corrections.record_corrections(4, [wrong])
-    with sqlite3.connect(tmp_path / "runs.db") as database:
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
         begun, now = (f"{world.clock.now - timedelta(minutes=n):%Y-%m-%d %H:%M:%S}.000000" for n in (3, 0))
         running = "status = 'PROCESSING', pages = 90, items = 30, started_at = ?, last_progress_at = ?"
         database.execute(f"UPDATE run_history SET {running} WHERE run_id = 4", (begun, now))

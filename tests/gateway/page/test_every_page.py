@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import uuid
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.bounds import travels
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.gateway.access.limits import Quota
@@ -292,7 +292,7 @@ def write_everywhere(file: Path, run_id: int, text: str) -> None:
         {"": "task_stats", "task_id": 1, "stats": "{}"},
         {"": "manager_log", "manager_id": 1, "log_tail": "x"},
     ]
-    with sqlite3.connect(file) as database:
+    with sqlite_files.connect(file) as database:
         for row in rows:
             table = row.pop("")
             names = ", ".join(row)

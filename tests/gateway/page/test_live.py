@@ -6,7 +6,6 @@ import asyncio
 import html
 import json
 import re
-import sqlite3
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +19,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Counters
@@ -89,7 +89,7 @@ async def test_a_quiet_look_gets_to_the_screen(world: World, tmp_path: Path) -> 
         assert targets(first) == ["#main"]
         assert "not checked yet" in first.data
         world.clock.forward(10)
-        with sqlite3.connect(tmp_path / "runs.db") as database:
+        with sqlite_files.connect(tmp_path / "runs.db") as database:
             database.execute("UPDATE run_history SET verified_at = ?", (str(world.clock().replace(tzinfo=None)),))
         assert targets(await until(screen, lambda event: "checked</span> <time" in event.data)) == [f"#run-{run_id}"]
 
@@ -99,7 +99,7 @@ async def test_an_age_that_grows_is_not_sent(world: World, tmp_path: Path, monke
     monkeypatch.setattr(live, "EVERY_S", 0.05)
     monkeypatch.setattr(live, "REST", 0.0)
     run_id = start(world)
-    with sqlite3.connect(tmp_path / "runs.db") as database:
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
         since = str(world.clock().replace(tzinfo=None))
         what = "cluster: <no> answer for 4 min"
         database.execute("UPDATE run_history SET waiting_for = ?, waiting_since = ?", (what, since))

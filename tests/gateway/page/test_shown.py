@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-import sqlite3
 from collections import Counter
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -16,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.schedules.decision import Circumstances, decide, too_many_failures
 from crawler_lifecycle.domain.schedules.definition import Overlap, due_request_id
@@ -153,7 +153,7 @@ def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
 ) -> None:
     assert browser.post("/v1/runs", json={"crawler": "plain", "tags": ["x"] * 10_000}).status_code == 422
     browser.post("/v1/runs", json={"crawler": "plain"})
-    with sqlite3.connect(tmp_path / "runs.db") as database:
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
         tags = [(f"{n:05}\u202e\U0001f577{'<b>' * 64}"[:200], 1, "default") for n in range(10_000)]
         database.executemany("INSERT INTO run_tag (tag, run_id, project) VALUES (?, ?, ?)", tags)
     with world.client(world.new_app()) as other:  # it has kept no answer
@@ -221,7 +221,7 @@ def test_the_list_says_why_tasks_wait_and_how_many_are_where(world: World, brows
     browser.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}] * 3})
     world.claim(1)
     world.deploy(1)
-    with sqlite3.connect(tmp_path / "runs.db") as database:
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
         database.execute("UPDATE run_history SET status = 'PROCESSING', stage = 'reconciliation', waiting_for = NULL")
         database.execute("UPDATE task_history SET status = 'RUNNING' WHERE task_index = 0")
         database.execute("UPDATE task_history SET reason = 'waiting: 4 of 4 slots in use' WHERE task_index = 2")
