@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import (
     AfterValidator,
@@ -59,6 +60,11 @@ DEPLOYMENT = "crawler-lifecycle"
 ALIKE = ("pools", "quotas", "limits", "retries", "payloads.keys", "cluster.kind", "cluster.slots")
 
 
+def sqlite_url(file: Path) -> str:
+    """Return the database URL of a file. SQLAlchemy decodes it, so each character that means something is encoded."""
+    return f"sqlite:///{quote(os.fsencode(file))}"
+
+
 def _file_url(*parts: str) -> str:
     return STATE_DIR.absolute().joinpath(*parts).as_uri()
 
@@ -87,7 +93,7 @@ class _Section(BaseModel):
 class DatabaseSettings(_Section):
     """The database of runs."""
 
-    url: str = Field(default_factory=lambda: f"sqlite:///{STATE_DIR.absolute() / 'lifecycle.db'}")
+    url: str = Field(default_factory=lambda: sqlite_url(STATE_DIR.absolute() / "lifecycle.db"))
     pool_size: int = Field(default=10, ge=1, le=200)
     """Most database connections of each group of threads."""
 

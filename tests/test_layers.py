@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"domain"},
     "background": {"domain"},
     "redaction": set(),
-    "sqlite_files": set(),
+    "sqlite_files": {"domain"},
     "ports": {"domain"},
     "cloudevents": {"domain", "ports"},
     "process_contract": {"domain", "ports"},

@@ -109,6 +109,8 @@ DB = {
     "upgrade": ("admin.services:db_upgrade", "Upgrade the database's schema to this version."),
     "current": ("admin.services:db_current", "Show the schema version of the database."),
     "check": ("admin.services:db_check", "Fail unless the database has the schema of this version."),
+    "backup": ("admin.db_copies:backup", "Write a whole copy of the database into a file, while everything runs."),
+    "restore": ("admin.db_copies:restore", "Replace the database with a copy, while its services have ended."),
     "prune": ("admin.db_prune:prune", "Remove details of runs that ended long ago; their records stay."),
 }
 TOKEN = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, text
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.store.migrations.schema_version import Schema, schema_of
 
@@ -58,8 +59,7 @@ def diagnose(url: str) -> Diagnosis:
     with Database.alone(parsed, _ANSWER_TIMEOUT_S) as database, database.reading() as connection:
         schema = schema_of(connection)
         if file is not None:
-            version = connection.execute(text("SELECT sqlite_version()")).scalar_one()
-            return Diagnosis(f"SQLite {version} at {file}", schema)
+            return Diagnosis(f"SQLite {sqlite_files.driver.sqlite_version} at {file}", schema)
         return _of_server(connection, url, schema)
 
 

@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -123,8 +122,7 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
         "hide_parameters": True,
     }
     if url.get_backend_name() == "sqlite":
-        opened = partial(sqlite_files.connect, str(url.database), timeout=BUSY_TIMEOUT_S, check_same_thread=False)
-        engine = create_engine(url, module=sqlite_files.driver, creator=opened, **pool)
+        engine = create_engine(url, module=sqlite_files.driver, creator=lambda: _open_sqlite(url), **pool)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -146,20 +144,20 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
     return engine
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
+def _open_sqlite(url: URL) -> Any:
     # Python's own transaction handling would begin late and commit early, so ``_begin_sqlite`` begins transactions.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    try:
-        # The switch to WAL needs a lock on the whole file, so it happens only when WAL is not set yet.
-        if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            cursor.execute("PRAGMA journal_mode = WAL")
-        cursor.execute("PRAGMA synchronous = FULL")
-        cursor.execute("PRAGMA foreign_keys = ON")
-        # Deleted texts are overwritten. Not every build of SQLite does this by itself.
-        cursor.execute("PRAGMA secure_delete = ON")
-    finally:
-        cursor.close()
+    options = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False, "isolation_level": None}
+    return sqlite_files.connect(str(url.database), **options)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # The switch to WAL needs a lock on the whole file, so it happens only when WAL is not set yet.
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    # Deleted texts are overwritten. Not every build of SQLite does this by itself.
+    connection.execute("PRAGMA secure_delete = ON")
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -182,10 +180,10 @@ class KeyTaken(StoreRefused):
 
 
 class StoreDamaged(StoreUnavailable):
-    """The SQLite file is damaged. All readers of the file raise this error."""
+    """The SQLite file is damaged. All readers raise this error, with one text: that of SQLite may quote contents."""
 
-    def __init__(self, found: str) -> None:
-        super().__init__(f"The database file is damaged ({found}); put back a whole copy: crawlctl db restore FILE")
+    def __init__(self) -> None:
+        super().__init__("The database file is damaged; put back a whole copy: crawlctl db restore FILE")
 
 
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
@@ -198,7 +196,7 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
         return StoreUnavailable("The database cannot be used now: the pool has no free connection")
     text, itself = _safe_text(error)
     if _sqlite_code(error) in _OF_DAMAGE:
-        return StoreDamaged(text)
+        return StoreDamaged()
     if _code(error.orig) in _NO_SUCH_THING or text.startswith(("no such table", "no such column")):
         return StoreUnavailable(f"The database lacks what this build needs ({text}); run: crawlctl db upgrade")
     if text == "unable to open database file":

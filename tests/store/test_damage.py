@@ -41,7 +41,7 @@ def test_all_readers_tell_damage_alike(file: Path, content: bytes | None) -> Non
         file.write_bytes(content)
     for read in READERS:
         with pytest.raises(
-            StoreDamaged, match=r"The database file is damaged .*; put back .* crawlctl db restore"
+            StoreDamaged, match="The database file is damaged; put back a whole copy: crawlctl db restore"
         ) as told:
             read(f"sqlite:///{file}")
         assert not isinstance(told.value, StoreRefused), "what is damaged is waited for; no run fails for it"

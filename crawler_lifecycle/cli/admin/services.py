@@ -180,7 +180,7 @@ def db_upgrade(
     from crawler_lifecycle import store
 
     keep_files_private()
-    settings = None if url is not None else load_settings()
+    ours = url is None
     url = url or load_settings().database.url
     with database_errors():
         before = store.read_schema(url)
@@ -192,8 +192,8 @@ def db_upgrade(
         say(f"database at {before}; nothing to do" if before.newer else f"database already at {head}")
     else:
         say(f"database {before.version or 'empty'} -> {head}")
-    if settings is not None:
-        _bring_numbers_forward(settings)
+    if ours:
+        _bring_numbers_forward(load_settings())
 
 
 def _bring_numbers_forward(settings: Settings) -> None:
@@ -245,12 +245,13 @@ def db_check(*, url: str | None = None) -> None:
 def database_errors() -> Iterator[None]:
     """Turn an error of the database into ``CommandFailed``."""
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
+    from crawler_lifecycle.store import StoreDamaged
 
     try:
         yield
     except InvalidRequest as error:
         raise CommandFailed(Exit.USAGE, "no usable database", str(error), "set LIFECYCLE_DATABASE__URL") from None
-    except NotInThisState as error:
+    except (NotInThisState, StoreDamaged) as error:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
     except LifecycleError as error:
         raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_CURE) from None

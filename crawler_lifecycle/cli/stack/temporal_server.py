@@ -115,13 +115,13 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
     return words
 
 
-def prepare(file: Path, *, say: Callable[[str], None], damaged: bool = False) -> None:
-    """Rename a broken ``file``, so that the server creates a new one.
+def prepare(file: Path, *, say: Callable[[str], None], problem: str | None = None) -> None:
+    """Rename a broken ``file``, so that the server creates a new one. ``problem``: what is known to be broken.
 
     A server that was killed while it created its tables leaves a file that no later start accepts. The namespace is
     written last, so that a file without it is broken.
     """
-    problem = "it is damaged" if damaged else fault(file)
+    problem = problem or fault(file)
     if problem or not file.exists():
         aside = sqlite_files.set_aside(file, "broken")
     if problem:

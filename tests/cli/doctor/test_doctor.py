@@ -815,3 +815,23 @@ def test_an_archive_that_cannot_be_written_to(doctor: Any, tmp_path: Path) -> No
     (tmp_path / "archive").mkdir()
     assert found(doctor(), "archive")[0][0] == "ok"
     assert list((tmp_path / "archive").iterdir()) == []
+
+
+def test_a_damaged_database_is_told_once(doctor: Any, tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+    make_tables(f"sqlite:///{file}")
+    whole = file.read_bytes()
+    told = "The database file is damaged"
+    # Tables that no check reads, too; and what is no database at all.
+    for content in (whole[: 20 * 4096] + b"\xf5" * 40 * 4096 + whole[60 * 4096 :], b"no database" * 1000):
+        file.write_bytes(content)
+        result = doctor()
+        of_database = ("database", "schema", *(check.name for check in records.CHECKS))
+        lines = [one for one in result.json["checks"] if one["check"] in of_database]
+        assert [(one["check"], one["level"], one["text"]) for one in lines] == [("database", "bad", told)]
+        assert lines[0]["cure"] == "put back a whole copy: crawlctl db restore FILE"
+
+
+def test_the_version_of_sqlite_is_shown(doctor: Any, tmp_path: Path) -> None:
+    make_tables(f"sqlite:///{tmp_path}/runs.db")
+    assert f"SQLite {sqlite_files.driver.sqlite_version} at " in found(doctor(), "database")[0][1]

@@ -7,10 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.cli.doctor.report import Context, Level, Line, bad, clock_line, ok, old
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
+from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.cli.admin.services import DATABASE_CURE
+from crawler_lifecycle.cli.doctor.report import Context, Level, Line, bad, clock_line, of_error, ok, old
+from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.store import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
+from crawler_lifecycle.store import Diagnosis, StoreDamaged, diagnose, sqlite_file, try_writing, upgrade
 
 MIB = 1024**2
 #: Limits for ``max_allowed_packet``. A request may have 2 MiB of tasks and arguments; its SQL statement is larger.
@@ -33,6 +35,8 @@ def check_database(context: Context) -> Sequence[Line]:
     try:
         if (file := sqlite_file(url)) is not None:
             lines += _file(file)
+            if sqlite_files.damage(file, context.call_s) is not None:
+                raise StoreDamaged
         before = time.time()
         found = diagnose(url)
         after = time.time()
@@ -44,11 +48,8 @@ def check_database(context: Context) -> Sequence[Line]:
         lines.append(_schema(url, found, context.fix))
         if found.exists and file is not None:
             lines += _written(url, file)
-    except InvalidRequest as error:
-        return [*lines, bad("database", str(error), "set LIFECYCLE_DATABASE__URL")]
     except LifecycleError as error:
-        cure = "check LIFECYCLE_DATABASE__URL, and that the database exists and accepts this user"
-        return [*lines, bad("database", str(error), cure)]
+        return [*lines, of_error("database", error, cure=DATABASE_CURE)]
     lines += variable_lines(found.variables, context.known)
     if found.now is not None:
         lines.append(clock_line("the database", found.now - (before + after) / 2, (after - before) / 2))

@@ -21,7 +21,7 @@ from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.ports.schedules import UNTOLD
 from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.store import read_schema
+from crawler_lifecycle.store import StoreDamaged, read_schema
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.worker.run_numbers import ask, bring_forward
 
@@ -153,6 +153,8 @@ def _asking(name: str, check: Callable[[Store, Context], list[Line]]) -> Check:
             if read_schema(context.known.database.url).problem is not None:
                 return []  # the check of the database reports it
             return check(build_store(context.known), context)
+        except StoreDamaged:
+            return []  # the check of the database reports it
         except LifecycleError as error:
             return [warn(name, f"{name} cannot be read: {error}", "correct the problem of the database first")]
 

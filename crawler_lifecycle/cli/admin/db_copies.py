@@ -1,0 +1,85 @@
+"""``crawlctl db backup`` and ``crawlctl db restore``: whole copies of the database."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import load_settings, say
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.settings import sqlite_url
+
+from .services import database_errors, keep_files_private
+
+_Url = Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")]
+
+
+def backup(file: Path, /, *, url: _Url = None) -> None:
+    """Write a copy of the database into a new file, while everything runs.
+
+    The copy has the state of one moment, and is checked. For MySQL and MariaDB, the command of their own tool is shown.
+
+    Parameters
+    ----------
+    file
+        The new file. It must not exist.
+    """
+    keep_files_private()
+    with database_errors():
+        source = _file_of(url, file)
+        sqlite_files.copy(source, file)
+    say(f"{file} is a whole copy of {source}")
+
+
+def restore(file: Path, /, *, url: _Url = None) -> None:
+    """Replace the database with a copy. Its services must have ended; crawls may go on.
+
+    The copy is checked and upgraded first, and the former files are kept beside it. The next crawlctl dev adopts what
+    executes and the copy does not know. For MySQL and MariaDB, the command of their own tool is shown.
+
+    Parameters
+    ----------
+    file
+        The copy, which stays as it is.
+    """
+    from crawler_lifecycle import store
+
+    keep_files_private()
+    with database_errors():
+        target = _file_of(url, file)
+        with sqlite_files.unused(target), TemporaryDirectory(dir=target.parent) as folder:
+            new = Path(folder, target.name)
+            sqlite_files.copy(file, new)
+            if store.read_schema(sqlite_url(new)).version is None:
+                raise NotInThisState(f"{file} is no database of ours; give a file of crawlctl db backup")
+            store.upgrade(sqlite_url(new))
+            # It comes first, so that a crash here makes nobody forget the adoption.
+            target.with_name(target.name + sqlite_files.RESTORED).write_text(str(file))
+            aside = sqlite_files.set_aside(target, "replaced")
+            new.rename(target)
+    say(
+        f"{target} has the state of {file}; its former files, if any, are {aside}*\n"
+        "next: crawlctl dev; or crawlctl db upgrade, start your services, then crawlctl audit --adopt"
+    )
+
+
+def _file_of(url: str | None, copy: Path) -> Path:
+    """Return the file of a SQLite database. Raises ``CommandFailed`` with the commands for another database."""
+    from crawler_lifecycle.store import sqlite_file
+    from crawler_lifecycle.store.engine import parse_url
+
+    url = url or load_settings().database.url
+    if (found := sqlite_file(url)) is not None:
+        return found
+    at = parse_url(url)
+    server = f"--host={at.host} --port={at.port or 3306} --user={at.username} --password {at.database}"
+    file = shlex.quote(str(copy))
+    made = f"mysqldump --single-transaction --hex-blob --no-tablespaces {server} > {file}"
+    cure = f"{made}\n  to put it back: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and mariadb"
+    raise CommandFailed(Exit.USAGE, "a database server is copied with its own tools", None, cure)
