@@ -18,6 +18,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.cli.admin.audit import audit
 from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import LOOPBACK
@@ -29,12 +31,15 @@ from crawler_lifecycle.cli.session import begin, current, load_settings, say
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS, user
 from crawler_lifecycle.settings import PREFIX
 
-from . import layout
+from . import copies, layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
 #: Items of the example crawl to print.
 ITEMS_SHOWN = 3
+
+#: Seconds until the first look for today's copy of the database, and until the next one.
+COPY_S = 60
 
 #: Settings that the stack chooses itself -> the options for them.
 _OPTIONS = {
@@ -113,10 +118,15 @@ def dev(
     try:
         stack.start()
         print(banner(stack, time.monotonic() - begun), flush=True)
+        begin(replace(current(), gateway_url=stack.addresses["gateway"]))
+        adopt_restored(stack)
         if demo:
             show_demo(stack)
         while True:
-            time.sleep(1)  # signal.pause() misses a signal that comes just before it
+            for _ in range(COPY_S):
+                time.sleep(1)  # signal.pause() misses a signal that comes just before it
+            if database is None:
+                copies.make(plan.database_file, say=say)
     except KeyboardInterrupt:
         pass
     except PartFailed as failure:
@@ -160,12 +170,25 @@ def _crawlctl(stack: Stack) -> str:
     return "crawlctl" if here else f"crawlctl --gateway {stack.addresses['gateway']}"
 
 
+def adopt_restored(stack: Stack) -> None:
+    """Adopt what executes and a restored database does not know, once after ``crawlctl db restore``."""
+    file = stack.layout.database_file
+    mark = file.with_name(file.name + sqlite_files.RESTORED)
+    if not mark.exists():
+        return
+    say(f"the database was restored from {mark.read_text()}; adopting what executes and it does not know")
+    try:
+        audit(adopt=True)
+        mark.unlink()
+    except CommandFailed as failure:
+        say(f"nothing was adopted: {clean(failure, lines=True)}")
+
+
 def show_demo(stack: Stack) -> None:
     """Run the first example crawler, and print its result and what to type next. An error does not end the stack."""
     url, crawlctl = str(stack.addresses["gateway"]), _crawlctl(stack)
     if stack.first is None:
         return say(f"this folder has a catalogue of its own, so no example is run; next: {crawlctl} crawler list")
-    begin(replace(current(), gateway_url=url))
     try:
         with current().gateway() as gateway:
             run_id = gateway.start({"crawler": stack.first, "requested_by": user()}, str(uuid.uuid4()))["run_id"]

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
+from crawler_lifecycle.settings import sqlite_url
 
 from . import processes, temporal_server
 from .supervise import Part
@@ -123,6 +124,11 @@ class Layout:
         return self.state_dir / "temporal.db"
 
     @property
+    def database_file(self) -> Path:
+        """The file of the embedded database."""
+        return self.state_dir / "lifecycle.db"
+
+    @property
     def has_site(self) -> bool:
         return self.site is not None or examples_dir() is not None
 
@@ -137,7 +143,7 @@ class Layout:
             "worker": self.url("worker"),
             "metrics": self.url("metrics") + "/metrics" if "metrics" in self.ports else None,
             "site": self.url("site") if self.has_site else None,
-            "database": self.database or f"sqlite:///{self.state_dir / 'lifecycle.db'}",
+            "database": self.database or sqlite_url(self.state_dir / "lifecycle.db"),
             "archive": self.archive or (self.state_dir / "archive").as_uri(),
             "events": self.events or (self.state_dir / "events.jsonl").as_uri(),
             **self._cluster_addresses(),

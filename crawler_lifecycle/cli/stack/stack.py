@@ -22,7 +22,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
-from . import processes, temporal_server
+from . import copies, processes, temporal_server
 from .layout import TEMPLATE, Layout, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
 
@@ -88,6 +88,8 @@ class Stack:
         temporal_server.fetch(say=self._tell)
         if self.layout.recreate:
             self._set_aside()
+        if self.layout.database is None:
+            copies.check(self.layout.database_file)
         self.layout = plan = replace(self.layout, ports=self.layout.choose_ports(before, self._tell))
         (self.state_dir / "temporal.toml").write_text("")
         crawlers, more = self._catalogues()
@@ -275,9 +277,9 @@ class Stack:
             self._supervisor.wait_healthy(["temporal"])
         except PartFailed:
             self._supervisor.stop(["temporal"])
-            if sqlite_files.damage(file) is None:
+            if (damage := sqlite_files.damage(file)) is None:
                 raise
-            temporal_server.prepare(file, say=self._tell, damaged=True)
+            temporal_server.prepare(file, say=self._tell, problem=damage)
             self._supervisor.start([part])
             self._supervisor.wait_healthy(["temporal"])
 

@@ -1,0 +1,44 @@
+"""Daily copies of the stack's database. No status depends on them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.settings import sqlite_url
+
+KEPT = 3
+#: Seconds for the search for damage at the start. It reads some 100 MiB each second.
+CHECK_S = 5.0
+_NAMES = "lifecycle-*.db"
+
+
+def make(file: Path, *, say: Callable[[str], None]) -> None:
+    """Make today's copy of a database unless it exists, and remove all but the newest ones. Errors are only told."""
+    today = file.with_name("copies") / f"lifecycle-{datetime.now(UTC):%Y-%m-%d}.db"
+    if today.exists():
+        return
+    try:
+        today.parent.mkdir(exist_ok=True)
+        sqlite_files.copy(file, today)
+        for old in sorted(today.parent.glob(_NAMES))[:-KEPT]:
+            old.unlink()
+    except (OSError, NotInThisState) as error:
+        say(f"there is no copy of today: {error}")
+
+
+def check(file: Path) -> None:
+    """Raise ``CommandFailed`` for a damaged database. It names the newest whole copy."""
+    if (found := sqlite_files.damage(file, CHECK_S)) is None:
+        return
+    copies = sorted(file.with_name("copies").glob(_NAMES), reverse=True)
+    whole = next((copy for copy in copies if sqlite_files.damage(copy) is None), None)
+    why = f"its newest whole copy is {whole or 'missing'}"
+    restore = shlex.join(("crawlctl", "db", "restore", str(whole or "FILE"), "--url", sqlite_url(file)))
+    cure = f"{restore}; then crawlctl dev, which adopts what executes"
+    raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"{file} is damaged: {found}", why, cure)
