@@ -790,6 +790,7 @@ def clearing(store: Store, filled: Filled) -> None:
     store.deletion.ask_deletion(old.run_id, "ada")
     assert [one.run_id for one in store.deletion.open_deletions(filled.clock.forward(60))] == [old.run_id]
     store.deletion.delete_texts(RunRef(old.run_id, old.run_uid), lambda: None)
+    store.deletion.forget_former()
     store.deletion.note_deletion(RunRef(old.run_id, old.run_uid), {}, {}, ended=True)
 
 
