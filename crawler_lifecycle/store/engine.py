@@ -146,8 +146,9 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
 
 def _open_sqlite(url: URL) -> Any:
     # Python's own transaction handling would begin late and commit early, so ``_begin_sqlite`` begins transactions.
-    options = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False, "isolation_level": None}
-    return sqlite_files.connect(str(url.database), **options)
+    return sqlite_files.connect(
+        str(url.database), timeout=BUSY_TIMEOUT_S, check_same_thread=False, isolation_level=None
+    )
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

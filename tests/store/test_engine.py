@@ -126,8 +126,9 @@ def test_sqlite_is_set_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> N
     with database.reading() as connection:
         found = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "secure_delete")
         }
+    assert found.pop("secure_delete") == 1, "what was deleted is overwritten, whatever the build of SQLite"
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
     database.close()
 
