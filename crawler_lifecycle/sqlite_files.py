@@ -52,12 +52,12 @@ def damage(file: Path, limit_s: float = math.inf) -> str | None:
             database.set_progress_handler(lambda: time.monotonic() > until, _INSTRUCTIONS)
             database.text_factory = bytes  # names in damaged pages may not be valid UTF-8
             # It also compares indexes with tables: damage may be pages that are only old.
-            found = database.execute("PRAGMA integrity_check(1)").fetchone()[0].decode(errors="replace")
+            whole = database.execute("PRAGMA integrity_check(1)").fetchone() == (b"ok",)
     except driver.OperationalError:
         return None
     except driver.DatabaseError as error:
         return str(error)
-    return None if found == "ok" else str(found.splitlines()[-1])
+    return None if whole else "its pages do not fit together"
 
 
 def copy(source: Path, target: Path) -> None:
