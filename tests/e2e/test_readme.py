@@ -1,127 +1,159 @@
-"""Every command that the README tells a newcomer to type does what it says, in the order in which it is told."""
+"""Every block of commands of the README works on a clean clone, in the order in which it stands."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
 import shutil
+import signal
 import subprocess
-import sys
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.world import World, until
+from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.stack import processes
+from tests.e2e.world import PATIENCE_S, processes_below, until
 
-README = Path(__file__).parents[2] / "README.md"
-CRAWLCTL = [sys.executable, "-m", "crawler_lifecycle.cli.main"]
-
-
-def commands(program: str) -> list[list[str]]:
-    """The command lines of the README's code blocks that begin with this program, without comments.
-
-    ``RUN=$(program …)`` counts as the command in it.
-    """
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.S | re.M)
-    text = "\n".join(text for language, text in blocks if not language).replace("\\\n", " ")
-    lines = re.sub(r"^RUN=\$\((.*)\)", r"\1", text, flags=re.M).splitlines()
-    return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
-
-
-def crawlctl(world: World, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``crawlctl`` as a user beside the stack would."""
-    env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(world.stack.addresses["gateway"]), "NO_COLOR": "1"}
-    return subprocess.run(
-        [*CRAWLCTL, *words], env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+ROOT = Path(__file__).parents[2]
+#: The command that stays in its terminal. What follows is typed into another one.
+STAYS = "make dev"
+#: Beginnings of commands that are not executed here, with what executes them instead, or why nothing can.
+NOT_HERE = {
+    "make test ": "it executes this test",
+    "make run-kubernetes ": "it needs root, and a cluster that takes minutes to build; a stage of .ci/run",
+    "crawlctl dev --cluster kubernetes ": "it needs a cluster: tests/kubernetes/test_dev_on_kwok.py",
+    "kubectl apply -k deploy/overlays/production ": "it needs a cluster in production, with its secrets and images; "
+    "tests/packaging/test_deploy_files.py reads what it applies",
+}
+#: Where the stack listens if nobody else does. Beside other stacks it has other ports.
+USUAL_GATEWAY = "http://127.0.0.1:8500"
+SLOW_S = 600.0
 
 
-def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    lines = commands("crawlctl")
-    assert [words[1] for words in lines] == [
-        *("crawler", "start", "start", "list", "describe", "logs", "stop", "resume", "pools", "export"),
-        *("corrections", "audit", "doctor"),
-    ]
-    first = run_id = ""
-    still = ExitStack()
-    request.addfinalizer(still.close)
-    for words in lines:
-        if words[1:3] == ["start", "operations"]:  # it is looked at and stopped before it can end by itself
-            still.enter_context(world.site_stands_still())
-        ids = {} if words[1] == "start" else {"1": first, "$RUN": run_id}
-        asked = [ids.get(word, word) for word in words[1:]]
-        if words[1] == "doctor":  # a newcomer's stack is in the working directory, this one is not
-            asked += ["--state-dir", str(world.folder), "--timeout", "100s"]
-        if words[1] == "logs":
-            until(lambda run=run_id: crawlctl(world, ["logs", run], tmp_path).stdout, "a line of the log")
-        with ThreadPoolExecutor(1) as typing:
-            answer = typing.submit(crawlctl, world, asked, tmp_path)
-            if words[1] == "stop":
-                # One that had nothing to wait for may have ended already.
-                until(lambda run=int(run_id): not {"PENDING", "RUNNING"} & set(world.tasks(run)), "the stop signals")
-                still.close()
-            done = answer.result()
-        assert done.returncode == 0, (words, done.stdout, done.stderr)
-        good_news = ("no corrections", "database, cluster and Temporal agree")
-        assert done.stdout.strip() or any(news in done.stderr for news in good_news), words
-        if words[1:3] == ["start", "services"]:
-            first = str(world.query("SELECT max(run_id) FROM run_history")[0][0])
-            until(lambda run=int(first): world.closed([run]), "its archive")  # completed it is before that
-        if words[1] == "resume":  # what comes next is about the second attempt
-            until(lambda run=int(run_id): world.gateway.run(run)["attempt"] == 2, "the second attempt")
-        if words[1] == "export":
-            assert zipfile.is_zipfile(next(tmp_path.glob("*.zip")))
-        if words[1:3] == ["start", "operations"]:
-            run_id = done.stdout.strip()
-            assert run_id == str(world.query("SELECT max(run_id) FROM run_history")[0][0])
-            until(lambda run=int(run_id): world.status(run) == "PROCESSING", "the run started")
-        if words[1] == "describe":
-            assert "operations" in done.stdout
-            assert "PROCESSING" in done.stdout
-    assert crawlctl(world, ["stop", run_id, "--wait"], tmp_path).returncode in (0, 4), "stopped now, or it had ended"
-    assert world.status(int(run_id)) in ("FAILED", "COMPLETED")
-    assert world.query("SELECT attempt FROM run_history WHERE run_id = ?", run_id) == [(2,)]
+def blocks() -> list[list[str]]:
+    """The fenced blocks of the README, each as the list of its commands; a continued line is one command."""
+    found = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "README.md").read_text(), re.S | re.M)
+    return [text.replace("\\\n", " ").splitlines() for text in found]
 
 
-def test_temporal_as_the_readme_shows_it(world: World, request: pytest.FixtureRequest) -> None:
-    lines = commands("temporal")
-    assert [words[2] for words in lines] == ["start", "query", "signal", "signal", "list", "start"]
-    run_id = 0
-    still = ExitStack()
-    request.addfinalizer(still.close)
-    still.enter_context(world.site_stands_still())  # it is stopped before it can end by itself
-    for words in lines:
-        asked = [word.replace('"run_id": 7', f'"run_id": {run_id}') for word in words[1:]]
-        if words[2] == "signal":  # nobody hears the first one before the second has come, and an ended run takes none
-            world.freeze("worker")
-            request.addfinalizer(lambda: world.thaw("worker"))
-        elif words[2] == "list":
-            world.thaw("worker")
-        done = world.temporal(*asked)
-        assert done.stdout.strip() or words[2] in ("signal", "list"), words  # by now the run may be none of those
-        if words[2] == "start" and not run_id:
-            run_id = int(until(lambda: world.run_of("my-crawl"), "the run is recorded"))
-        if words[2] == "list":
-            until(lambda run=run_id: world.status(run) == "FAILED", "the stop is carried out")
-            world.cli_result("my-crawl")
-            still.close()
-    assert world.cli_result("my-crawl-again")["result"]["run_id"] == run_id
-    assert world.query("SELECT attempt, outcome FROM run_history WHERE run_id = ?", run_id) == [(2, "finished")]
+def typed(commands: list[str]) -> list[str]:
+    """These commands without those that are not executed here."""
+    return [command for command in commands if not command.startswith(tuple(NOT_HERE))]
+
+
+@dataclass
+class Clone:
+    """What a newcomer has: the files of the repository, a shell, and nothing that is left of earlier work."""
+
+    folder: Path
+    env: dict[str, str]
+
+    def type(self, commands: list[str], **more: str) -> None:
+        """Type commands into one shell, one after the other. Each of them has to succeed."""
+        done = subprocess.run(
+            ["bash", "-euv", "-o", "pipefail"],
+            input="\n".join(commands) + "\n",
+            cwd=self.folder,
+            env=self.env | more,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SLOW_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"exit code {done.returncode} of the last of these commands:\n{done.stdout}"
+
+    @property
+    def addresses(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / ".crawl" / "dev.json").read_text())
+        return found
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Iterator[Clone]:
+    """The tracked files as they are now. Whatever executes in it is ended with the test."""
+    folder = tmp_path / "clone"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    for name in files.stdout.split("\0")[:-1]:
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    ours = ("LIFECYCLE_", "TEMPORAL_", "PYTHON", "VIRTUAL_ENV", "MAKE", "MFLAGS")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    # `make test` has the environment of this checkout first.
+    env["PATH"] = os.pathsep.join(part for part in env["PATH"].split(os.pathsep) if part != str(ROOT / ".venv/bin"))
+    yield Clone(folder, env | {"NO_COLOR": "1"})
+    for pid in processes_below(folder):
+        processes.end_process(pid, processes.start_time(pid), 0.0)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; `make test-deps` installs it")
-def test_curl_as_the_readme_shows_it(world: World) -> None:
-    """The same key twice is one run; the list answers."""
-    usual, own = "http://127.0.0.1:8500", str(world.stack.addresses["gateway"])
-    start, listed = [[word.replace(usual, own) for word in words] for words in commands("curl")]
-    answers = [json.loads(subprocess.run(start, capture_output=True, check=True).stdout) for _ in range(2)]
-    assert answers[0]["run_id"] == answers[1]["run_id"]
-    assert answers[0]["crawler"] == "services"
-    until(lambda: world.status(answers[0]["run_id"]) in ("PROCESSING", "COMPLETED"), "the run started")
-    assert "runs" in json.loads(subprocess.run(listed, capture_output=True, check=True).stdout)
-    until(lambda: world.status(answers[0]["run_id"]) == "COMPLETED", "the run ended", 120)
+@pytest.mark.timeout(2 * SLOW_S)
+def test_the_blocks_of_the_readme_work_in_their_order_on_a_clean_clone(clone: Clone) -> None:
+    commands = [command for block in blocks() for command in typed(block)]
+    (stays,) = [place for place, command in enumerate(commands) if command.startswith(STAYS)]
+    clone.type(commands[:stays])
+    dev = subprocess.Popen(
+        commands[stays],
+        shell=True,
+        cwd=clone.folder,
+        env=clone.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert dev.stdout is not None
+    with dev, closing(dev.stdout) as said:
+        shown = []
+        for line in said:
+            shown.append(line)
+            if line.startswith("ready in"):
+                break
+        assert dev.poll() is None, "".join(shown)
+        addresses = clone.addresses
+        there = {"TEMPORAL_ADDRESS": addresses["temporal"]}
+        clone.type([line.replace(USUAL_GATEWAY, addresses["gateway"]) for line in commands[stays + 1 :]], **there)
+        _check(clone, addresses["gateway"])
+        os.killpg(dev.pid, signal.SIGINT)
+        last = said.read()
+    assert "ended; " in last, last
+
+
+def _check(clone: Clone, address: str) -> None:
+    """What the commands promise came true."""
+    with Gateway(address, timeout_s=PATIENCE_S) as gateway:
+        runs = gateway.runs(limit=5)
+        again, ordered, stopped, services, _ = runs
+        assert (services["crawler"], services["status"]) == ("services", "COMPLETED")
+        # Stopped, and resumed as its second attempt.
+        assert (stopped["crawler"], stopped["attempt"]) == ("operations", 2)
+        until(lambda: gateway.run(int(str(ordered["run_id"])))["status"] == "COMPLETED", "the run by HTTP")
+        # Started by Temporal, forced to stop, and resumed by another workflow.
+        run_id = int(str(again["run_id"]))
+        until(lambda: gateway.run(run_id)["attempt"] == 2, "the attempt of my-crawl-again")
+        assert gateway.run(run_id)["workflow_id"] == "my-crawl-again"
+    (exported,) = clone.folder.glob("*.zip")
+    assert zipfile.is_zipfile(exported)
+
+
+def test_every_command_that_is_not_executed_is_in_the_readme_and_has_a_reason() -> None:
+    commands = [command for block in blocks() for command in block]
+    for beginning, reason in NOT_HERE.items():
+        assert [command for command in commands if command.startswith(beginning)], beginning
+        for path in re.findall(r"\S+\.py|\.ci/\w+", reason):
+            assert (ROOT / path).is_file(), path
+    assert len(typed(commands)) > 20
+
+
+def test_the_readme_needs_no_package_index_that_has_this_package() -> None:
+    """It is on none, so nothing may install it by its name."""
+    text = (ROOT / "README.md").read_text()
+    assert re.findall(r"(?:uvx|pipx run|pip install|uv pip install|uv tool install) +\S*crawler-lifecycle", text) == []
