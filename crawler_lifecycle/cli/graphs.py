@@ -105,10 +105,10 @@ def start(
 
 def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Return the graph that a user's module builds. It runs in a separate process, which only gets the arguments."""
-    content, code = answer_of("crawler_lifecycle.graphs.script", [build, *words])
+    content, code = answer_of("crawler_lifecycle.plans.graph", [build, *words])
     if code:
         why = f"its process ended with exit code {code}; its output is above"
-        again = shlex.join(["python", "-m", "crawler_lifecycle.graphs.script", build, *words])
+        again = shlex.join(["python", "-m", "crawler_lifecycle.plans.graph", build, *words])
         raise CommandFailed(Exit.USAGE, f"{build!r} returned no graph", why, again)
     return _document(build, content)
 

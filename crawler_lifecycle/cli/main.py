@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
+
+from crawler_lifecycle.domain.errors import LifecycleError
 
 from . import exits, output, session
 from .problems import CommandFailed, Exit
@@ -178,8 +182,9 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Execute one command line. Return its exit code, 0 if the verb has none. Expected errors get no traceback."""
+    """Execute one command line. Return its exit code, 0 if the verb has none. No error shows a traceback."""
     try:
+        os.getcwd()  # a verb, and the processes that it starts, begin their search there
         check_words(words)
         options, rest = session.split(words)
         session.begin(options)
@@ -193,6 +198,16 @@ def run(words: Sequence[str]) -> int:
         return _fail(Exit.INTERRUPTED, "interrupted")
     except BrokenPipeError:  # `crawlctl list | head`
         return Exit.DONE
+    except OSError as error:
+        what = f"{error.filename or 'the working directory, or the output'}: {error.strerror or error}"
+        return _fail(Exit.ERROR, f"{what}\n  next: check that it exists, and that this user and the disk allow it")
+    except LifecycleError as error:
+        return _fail(Exit.ERROR, str(error))
+    except Exception as error:
+        if sys.flags.dev_mode or sys.excepthook is not sys.__excepthook__:  # a service writes the stack into its log
+            raise
+        cure = "report it, with what is shown after export PYTHONDEVMODE=1"
+        return _fail(Exit.ERROR, f"a defect of crawlctl: {type(error).__name__}: {error}\n  next: {cure}")
     return int(result) if isinstance(result, int) else Exit.DONE
 
 
@@ -202,7 +217,13 @@ def _fail(code: int, text: str) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Run the console script and end the process. Other programs pass the command line in ``words``."""
+    """Run the console script and end the process. Other programs pass the command line in ``words``.
+
+    A letter that the terminal cannot show, or a part of a file name that is no text, is written as its code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     exits.leave(run(sys.argv[1:] if words is None else words))
 
 

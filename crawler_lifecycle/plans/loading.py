@@ -215,9 +215,14 @@ def _apart() -> tuple[str, ...]:
 
 
 def reported(error: BaseException) -> str:
-    """Return the error's text with its position in the user's code, and print the whole stack to the output."""
+    """Return the error as ``told`` does, and print the whole stack to the output."""
     with contextlib.suppress(Exception):
         traceback.print_exception(error)
+    return told(error)
+
+
+def told(error: BaseException) -> str:
+    """Return the error's text with its position in the user's code."""
     kind = type(error).__name__
     text = f"{kind}: {error}" if str(error) else kind
     apart = (*_apart(), "<frozen ")

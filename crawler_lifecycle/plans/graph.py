@@ -1,4 +1,4 @@
-"""``python -m crawler_lifecycle.graphs.script module:object [word …]``: writes a graph as JSON to standard output.
+"""``python -m crawler_lifecycle.plans.graph module:object [word …]``: writes a graph as JSON to standard output.
 
 ``crawlctl graph start`` builds a graph with it, in a separate process and with the user's folder on the import path.
 The object is a ``Workflow``, or a callable that gets the words and returns a ``Workflow``. Output of the module goes to
@@ -19,8 +19,9 @@ from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import step_to_json
+from crawler_lifecycle.graphs.workflow import Workflow
 
-from .workflow import Workflow
+from .loading import told
 
 
 def document(workflow: Workflow) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def document(workflow: Workflow) -> dict[str, Any]:
 def main(words: Sequence[str]) -> int:
     """Print the graph and return the exit code."""
     if not words or ":" not in words[0]:
-        print("usage: python -m crawler_lifecycle.graphs.script module:object [word …]", file=sys.stderr)
+        print("usage: python -m crawler_lifecycle.plans.graph module:object [word …]", file=sys.stderr)
         return 2
     module, _, name = words[0].partition(":")
     sys.path.insert(0, os.getcwd())
@@ -48,8 +49,9 @@ def main(words: Sequence[str]) -> int:
             if not isinstance(workflow, Workflow):
                 raise InvalidRequest(f"it returned {type(workflow).__name__}; let it return a Workflow")
             text = json.dumps(document(workflow))
-        except InvalidRequest as error:  # the text names the problem and the cure, so no stack is printed
-            print(f"{words[0]}: {error}", file=sys.stderr)
+        except Exception as error:
+            text = str(error) if isinstance(error, InvalidRequest) else told(error)
+            print(f"{words[0]}: {text}", file=sys.stderr)
             return 1
     print(text)
     return 0
