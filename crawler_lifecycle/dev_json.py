@@ -10,13 +10,16 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote_to_bytes
 
 from crawler_lifecycle.domain.loopback import leads_here
+from crawler_lifecycle.domain.names import STACK_HEADER
 
 FOLDER, NAME = ".crawl", "dev.json"
 DEV_JSON = Path(FOLDER, NAME)
@@ -43,6 +46,7 @@ VARIABLES = {
     "image": "LIFECYCLE_CLUSTER__IMAGE",
     "slots": "LIFECYCLE_CLUSTER__SLOTS",
     "pools": "LIFECYCLE_POOLS",
+    "stack": "LIFECYCLE_STACK",
 }
 
 #: Allows webhooks that call this machine. In a stack it is true unless the environment sets another value.
@@ -60,6 +64,20 @@ def is_told(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name) for name in NAMING)
 
 
+def identity(stack_id: str, folder: Path) -> str:
+    """Return what the services of the stack in this folder say in ``STACK_HEADER``."""
+    return f"{stack_id} {quote(os.fsencode(os.path.realpath(folder)))}"
+
+
+def folder_of(stack: str) -> str:
+    """Return the folder in an ``identity``."""
+    return os.fsdecode(unquote_to_bytes(stack.partition(" ")[2]))
+
+
+class OtherStack(Exception):
+    """Raised if the gateway at the address of a stack is not its own; the text names both folders, and the cure."""
+
+
 class SetAside(Exception):
     """Raised if the file exists but is not trusted; the text names the file, the reason and the cure."""
 
@@ -70,6 +88,37 @@ class Stack:
 
     file: Path
     known: Mapping[str, Any]
+
+    def check(self, answer: Any) -> None:
+        """Check that an answer (of ``httpx``) is from the stack of this file. Raises ``OtherStack``.
+
+        A stack that ended leaves its file, and another stack may have got its port. The file of a copied folder names
+        the stack of the original.
+        """
+        answered = answer.headers.get(STACK_HEADER)
+        folder = os.path.realpath(self.file.parent)
+        if answered == self.known.get("stack") and (answered is None or folder_of(answered) == folder):
+            return
+        other = f"the stack of {folder_of(answered)}" if answered else "another program"
+        raise OtherStack(
+            f"the stack of {folder} does not run: its former address {self.known.get('gateway')} belongs to {other}; "
+            f"start it: crawlctl dev --state-dir {shlex.quote(folder)}, or name a gateway: crawlctl --gateway URL"
+        )
+
+    def guard(self, http: Any) -> None:
+        """Let this ``httpx.Client`` call this stack alone: anything else raises ``OtherStack``.
+
+        A call that may change something is preceded by one that does not, so that another stack does not begin with it.
+        """
+
+        def ask_first(request: Any) -> None:
+            if request.method != "GET":
+                http.get(f"{self.known['gateway']}/healthz")
+
+        http.event_hooks = {
+            "request": [ask_first],
+            "response": [self.check],
+        }
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables with the settings of the stack."""

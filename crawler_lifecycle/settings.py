@@ -38,7 +38,7 @@ from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
-from crawler_lifecycle.domain.names import CRAWLER_NAME
+from crawler_lifecycle.domain.names import CRAWLER_NAME, STACK_HEADER
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, Quotas, What, check_quota_keys
@@ -540,6 +540,8 @@ class Settings(BaseSettings):
     """token:NAME, pool:NAME or project:NAME -> what -> the most; with * as NAME: for each without its own entry."""
     retries: Retries = Field(default_factory=Retries)
     """Keys of the policy of retries for all crawlers (docs/retries.md)."""
+    stack: str | None = None
+    """The identity of the ``crawlctl dev`` to which this process belongs. Its services name it in each answer."""
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""
@@ -555,6 +557,11 @@ class Settings(BaseSettings):
     def _retries(cls, value: Retries) -> Retries:
         check_retries(value)
         return value
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """Headers for all answers of a service."""
+        return [] if self.stack is None else [(STACK_HEADER, self.stack)]
 
     @property
     def owned(self) -> Owned:

@@ -26,6 +26,8 @@ FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
 TIME_FORMATS = ("relative", "iso")
 COLOURS = ("auto", "always", "never")
 REQUEST_TIMEOUT_S = 30.0
+#: Characters of a file with a token that are read: a device may have no end.
+TOKEN_MAX = 100_000
 
 HELP = """\
 Options of every verb, before or after it: `-o table|wide|json|jsonl|yaml|name` output format · `--gateway URL` · \
@@ -72,16 +74,17 @@ class Session:
         url = self.gateway_url or _setting("url")
         if url is not None:
             return Gateway(url, token=self.token(), timeout_s=timeout_s)
-        url = self._of_dev()
+        stack = self._of_dev()
+        url = str(stack.known["gateway"])
         if self.token() is not None:
             say(f"the token is not sent to {url}: this gateway was found in {dev_json.DEV_JSON}, and needs none")
-        return Gateway(url, token=None, timeout_s=timeout_s)
+        return Gateway(url, token=None, timeout_s=timeout_s, stack=stack)
 
-    def _of_dev(self) -> str:
-        """Return the address of the gateway of the nearest ``crawlctl dev``. Raises ``CommandFailed`` if none runs."""
+    def _of_dev(self) -> dev_json.Stack:
+        """Return the nearest ``crawlctl dev``. Raises ``CommandFailed`` if there is none."""
         found = dev_json.nearest(say)
         if found is not None and found.known.get("gateway"):
-            return str(found.known["gateway"])
+            return found
         raise CommandFailed(
             Exit.UNREACHABLE,
             "no gateway is known",
@@ -137,7 +140,8 @@ def _setting(name: str) -> str | None:
 
 def _read_token(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(TOKEN_MAX)
     except (OSError, UnicodeDecodeError) as error:
         cure = "give a file that only contains the token"
         raise CommandFailed(Exit.USAGE, f"--token-file {file} cannot be read", str(error), cure) from None

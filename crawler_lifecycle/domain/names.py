@@ -34,6 +34,9 @@ DUE_WORKFLOW = "CrawlDueWorkflow"
 #: Delivers events to one webhook (``domain/webhooks``).
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 
+#: Header of all answers of the services of a ``crawlctl dev``: its id and its folder (``dev_json.identity``).
+STACK_HEADER = "Crawlctl-Stack"
+
 #: The page uses this name in the path of the form for a new schedule or webhook. So none of them may have it.
 NAME_OF_FORM = "new"
 

@@ -86,7 +86,7 @@ def serve(settings: Settings) -> int:
         background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:
-        return run("gateway", create_app(gateway), bound)
+        return run("gateway", create_app(gateway), bound, settings.headers)
     finally:
         traces.close()
         scheduler.close()

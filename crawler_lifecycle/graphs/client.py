@@ -54,8 +54,9 @@ class Gateway:
     """
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        stack = None
         if url is None:
-            url, token = found()
+            url, token, stack = found()
         elif token is None:
             token = _setting("token")
         address = urlsplit(url)
@@ -71,6 +72,8 @@ class Gateway:
             trust_env=not leads_here(url),
             limits=httpx.Limits(keepalive_expiry=2.0),
         )
+        if stack is not None:
+            stack.guard(self._http)
         weakref.finalize(self, self._http.close)
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
@@ -205,6 +208,8 @@ class Gateway:
         for pause in (*PAUSES_S, None):
             try:
                 answer = self._http.request(method, self.url + path, params=query, content=data, headers=headers)
+            except dev_json.OtherStack as error:
+                raise PlatformUnavailable(str(error)) from None
             except httpx.TransportError as why:
                 if pause is None:
                     cure = "start it, or set LIFECYCLE_GATEWAY__URL"
@@ -241,13 +246,16 @@ def _setting(name: str) -> str | None:
         raise PlatformUnavailable(f"{error}; set it to a TOML file, or unset it") from None
 
 
-def found() -> tuple[str, str | None]:
-    """Return address and token of the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
+def found() -> tuple[str, str | None, dev_json.Stack | None]:
+    """Return address and token of the gateway that ``crawlctl`` would call, and its stack if that named the address.
+
+    Raises ``PlatformUnavailable``.
+    """
     if url := _setting("url"):
-        return url, _setting("token")
+        return url, _setting("token"), None
     stack = dev_json.nearest(log.warning)
     if stack is not None and stack.known.get("gateway"):
-        return str(stack.known["gateway"]), None  # the gateway of ``crawlctl dev`` needs no token
+        return str(stack.known["gateway"]), None, stack  # the gateway of ``crawlctl dev`` needs no token
     cure = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
     raise PlatformUnavailable(f"no gateway is known; {cure}")
 

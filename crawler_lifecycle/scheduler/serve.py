@@ -49,7 +49,7 @@ def serve(settings: Settings) -> int:
         return 1
     if kind.clears_itself:
         start_cleaning(cast(Removing, deployer), settings.cluster.keep_days)
-    return run("scheduler service", app, bound)
+    return run("scheduler service", app, bound, settings.headers)
 
 
 def _secrets_of(catalogue: YamlCatalogue) -> set[str]:

@@ -149,10 +149,11 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         raise Unservable(f"{address}: cannot listen ({why}); {cure}") from None
 
 
-def run(name: str, app: FastAPI, bound: socket.socket) -> int:
+def run(name: str, app: FastAPI, bound: socket.socket, headers: Sequence[tuple[str, str]] = ()) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code. Running requests have ``GRACE_S`` seconds to end.
 
-    The shutdown begins with a call of each function in ``app.state.leaving``, if the app has any.
+    Each answer has the given ``headers``. The shutdown begins with a call of each function in ``app.state.leaving``, if
+    the app has any.
     """
     _allow_files(CONNECTIONS_MAX + 512)
     config = uvicorn.Config(
@@ -162,6 +163,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=list(headers),
         proxy_headers=False,  # a client on this machine, or behind a proxy on it, could give any address as its own
         timeout_graceful_shutdown=GRACE_S,
         limit_concurrency=CONNECTIONS_MAX,

@@ -90,7 +90,8 @@ def _listen(host: str, port: int) -> socket.socket:
 async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[None]:
     listener = _listen(settings.worker.health_host, settings.worker.health_port)
     app = health.app(settings.worker.health_host)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", headers=settings.headers)
+    server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server._serve([listener]))
     try:

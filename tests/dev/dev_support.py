@@ -36,6 +36,10 @@ class Dev:
     def start(self, *more: str) -> Dev:
         """Start it and wait for its banner."""
         self.launch(*more)
+        return self.await_banner()
+
+    def await_banner(self) -> Dev:
+        """Wait for the banner of one that was launched."""
         assert self.process is not None
         assert self.process.stdout is not None
         while line := self.process.stdout.readline():

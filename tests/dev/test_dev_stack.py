@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, closing, contextmanager
+from contextlib import ExitStack, chdir, closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -130,7 +130,8 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
         other.listen()
         taken = other.getsockname()[1]
         plan = layout.Layout(Path(), only_free_ports=True)
-        ports = plan.choose_ports({"gateway": f"http://127.0.0.1:{taken}"}, lines.append)
+        with ExitStack() as claims:
+            ports = plan.choose_ports({"gateway": f"http://127.0.0.1:{taken}"}, lines.append, claims)
     assert ports["gateway"] != taken
     assert lines == [f"port {taken} is in use; gateway gets {ports['gateway']} instead"]
     assert len(set(ports.values())) == len(layout.PORTS) - len(layout.ON_DEMAND)

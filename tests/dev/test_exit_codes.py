@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.cli.stack.supervise import answers
+from crawler_lifecycle.cli.stack.supervise import ask
 from tests.dev.dev_support import ANSWER_S, ROOT, Dev, wait_until
 
 #: Without the exit helper a third of such programs die on their way out.
@@ -104,7 +104,7 @@ def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], pr
             [*CRAWLCTL, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT, env=own
         ) as process:
             try:
-                wait_until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
+                wait_until(lambda: ask(f"http://127.0.0.1:{port}/readyz")[0] == 200)
                 process.send_signal(signal.SIGTERM)
                 return process.wait(ANSWER_S)
             finally:

@@ -9,16 +9,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.stack import processes, supervise
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part, PartFailed, Supervisor
+from crawler_lifecycle.domain.names import STACK_HEADER
 from tests.dev.dev_support import wait_until
 
 SERVER = """
@@ -219,7 +223,7 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
         kept = watching._kept["blocked"]
         wait_until(lambda: kept.heard is not None)
         before = watching.kill("blocked", signal.SIGSTOP)
-        assert supervise.status(blocked.health) is None
+        assert supervise.ask(blocked.health)[0] is None
 
         def replaced() -> bool:
             if watching.pids().get("blocked") == before:  # who asked it before may hear its answer only now
@@ -244,8 +248,42 @@ def test_a_part_that_lacks_something_answers_all_the_same(tmp_path: Path, said: 
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
     try:
         watching.start([Part(part.name, lacking, part.health, os.environ)])
-        wait_until(lambda: supervise.status(part.health) is not None)
-        assert not supervise.answers(part.health)
+        wait_until(lambda: supervise.ask(part.health)[0] is not None)
+        assert supervise.ask(part.health)[0] == 503
     finally:
         watching.hurry()
         watching.close()
+
+
+def test_a_part_is_not_ready_by_the_answers_of_another_stack(tmp_path: Path) -> None:
+    """The message names both folders."""
+    ours, theirs = (dev_json.identity(name, Path("/of", name)) for name in ("us", "them"))
+    other = _server("other")
+    named = SERVER.replace("self.end_headers()", f"self.send_header({STACK_HEADER!r}, {theirs!r}); self.end_headers()")
+    command = [*other.command]
+    command[command.index(SERVER)] = named
+    supervisor = Supervisor(tmp_path / "logs", say=lambda line: None, changed=lambda: None)
+    try:
+        supervisor.start([replace(other, command=command, env={**other.env, dev_json.VARIABLES["stack"]: theirs})])
+        supervisor.wait_healthy()
+        sleeping = (sys.executable, "-c", "import time; time.sleep(600)")
+        supervisor.start(
+            [Part("gateway", sleeping, other.health, {**os.environ, dev_json.VARIABLES["stack"]: ours}, grace_s=0)]
+        )
+        with pytest.raises(PartFailed, match=f"stack of /of/them, and not of the stack of {tmp_path}; next: "):
+            supervisor.wait_healthy(["gateway"])
+    finally:
+        supervisor.close()
+
+
+def test_a_part_is_not_ready_by_the_answers_of_another_program(supervisor: Supervisor) -> None:
+    """It says 200, and has no stack, so the port has to be that of the process."""
+    other = _server("other")
+    supervisor.start([other])
+    supervisor.wait_healthy()
+    assert processes.listens(supervisor.pids()["other"], urlsplit(other.health).port or 0)
+    supervisor.start(
+        [Part("temporal", (sys.executable, "-c", "import time; time.sleep(600)"), other.health, os.environ)]
+    )
+    with pytest.raises(PartFailed, match="temporal is not ready after 1 s"):
+        supervisor.wait_healthy(["temporal"], 1.0)

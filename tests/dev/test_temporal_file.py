@@ -13,7 +13,7 @@ import pytest
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import processes, temporal_server
-from crawler_lifecycle.cli.stack.supervise import answers
+from crawler_lifecycle.cli.stack.supervise import ask
 
 
 def _prepare(file: Path) -> list[str]:
@@ -42,7 +42,7 @@ def test_killed_at_any_moment_of_the_first_start(tmp_path: Path, every: int) -> 
         _prepare(file)
         port = processes.free_port()
         server, until = _started(file, port), time.monotonic() + 60
-        while not answers(temporal_server.health(port)):
+        while ask(temporal_server.health(port))[0] is None:
             assert server.poll() is None, f"killed after {milliseconds} ms: {processes.tail(tmp_path / 'temporal.log')}"
             assert time.monotonic() < until, milliseconds
             time.sleep(0.02)

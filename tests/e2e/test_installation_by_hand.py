@@ -53,7 +53,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         for name in ("temporal", "gateway", "scheduler"):
-            self.ports[name] = processes.free_port(self.ports.values())
+            self.ports[name] = processes.free_port()
         self.table = {
             "TEMPORAL-HOST:7233": f"127.0.0.1:{self.ports['temporal']}",
             "DATABASE-HOST:3306": f"127.0.0.1:{self.database.port}",

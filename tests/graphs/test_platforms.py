@@ -219,12 +219,12 @@ def test_the_gateway_is_found_as_crawlctl_finds_it(fake: Any, tmp_path: Path, mo
     (folder / "dev.json").write_text(json.dumps({"gateway": fake.url}))
     (folder / "dev.json").chmod(0o600)
     monkeypatch.setenv("LIFECYCLE_GATEWAY__TOKEN", "secret")
-    assert client.found() == (fake.url, None)  # that gateway asks for none, and gets none
+    assert client.found()[:2] == (fake.url, None)  # that gateway asks for none, and gets none
     config = tmp_path / "config.toml"
     config.write_text('[gateway]\nurl = "http://other:1"\ntoken = "of the file"')
     monkeypatch.setenv("LIFECYCLE_CONFIG", str(config))
-    assert client.found() == ("http://other:1", "secret")
+    assert client.found() == ("http://other:1", "secret", None)
     monkeypatch.setenv("LIFECYCLE_GATEWAY__URL", "http://named:2")
-    assert client.found() == ("http://named:2", "secret")
+    assert client.found() == ("http://named:2", "secret", None)
     with pytest.raises(PlatformUnavailable, match="'postgresql://x' is not a gateway's address"):
         Gateway("postgresql://x")

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.dev_json import OtherStack, Stack
 
 Document = dict[str, Any]
 
@@ -40,9 +41,14 @@ _LATER = "try again in a moment; crawlctl dev starts a gateway on this machine"
 
 
 class Gateway:
-    """One connection to a gateway. Every method raises ``CommandFailed``."""
+    """One connection to a gateway. Every method raises ``CommandFailed``.
 
-    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+    With ``stack``, whose file named the address, only that stack is called.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout_s: float = 30.0, stack: Stack | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         address = urlsplit(self.url)
         if address.scheme not in ("http", "https") or not address.hostname:
@@ -62,6 +68,8 @@ class Gateway:
             verify=address.scheme == "https",
             trust_env=address.hostname not in ("127.0.0.1", "localhost", "::1"),
         )
+        if stack is not None:
+            stack.guard(self._http)
 
     def __enter__(self) -> Gateway:
         return self
@@ -282,6 +290,8 @@ class Gateway:
     def _transport(self) -> Iterator[None]:
         try:
             yield
+        except OtherStack as error:
+            raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
         except httpx.TimeoutException:
             why = f"no answer within {self._timeout_s:g} s"
             raise CommandFailed(

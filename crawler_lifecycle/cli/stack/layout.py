@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import LOOPBACK
-from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
+from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS, VARIABLES, identity
 from crawler_lifecycle.settings import sqlite_url
 
 from . import processes, temporal_server
@@ -49,7 +50,7 @@ OWN = (
     *(f"LIFECYCLE_GATEWAY__{name}" for name in ("URL", "HOST", "PORT", "OPEN", "TOKENS_FILE", "TASK_KEY")),
     *(f"LIFECYCLE_WORKER__{name}" for name in ("HEALTH_HOST", "HEALTH_PORT", "METRICS_HOST", "METRICS_PORT")),
     # A worker with a version gets no work until its version is made current.
-    *("LIFECYCLE_WORKER__BUILD_ID", "LIFECYCLE_WORKER__DEPLOYMENT"),
+    *("LIFECYCLE_WORKER__BUILD_ID", "LIFECYCLE_WORKER__DEPLOYMENT", VARIABLES["stack"]),
 )
 #: Settings that the stack reads from its environment, and passes to its parts in its own form.
 TAKEN = ("LIFECYCLE_ARCHIVE__URL", "LIFECYCLE_EVENTS__URL", "LIFECYCLE_CRAWLERS", "LIFECYCLE_MORE_CRAWLERS")
@@ -132,6 +133,11 @@ class Layout:
     def has_site(self) -> bool:
         return self.site is not None or examples_dir() is not None
 
+    @property
+    def identity(self) -> str:
+        """The identity of the stack, with a random id that its state directory keeps."""
+        return identity(kept_key(self.state_dir / "stack.id"), self.state_dir)
+
     def addresses(self) -> dict[str, str | None]:
         """Return the addresses for ``dev.json``, in the format of the settings."""
         return {
@@ -187,6 +193,7 @@ class Layout:
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath))),
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
+            VARIABLES["stack"]: self.identity,
         }
         env.setdefault(LOOPBACK_WEBHOOKS, "true")
         env.setdefault(MODULES, json.dumps(modules_with_plans(Path.cwd())))
@@ -207,9 +214,11 @@ class Layout:
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
         """Return all parts by name. The stack prepares Temporal's database file and migrates ours before them."""
         crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
-        temporal = temporal_server.command(self.temporal_file, self.ports["temporal"], self.ports.get("temporal_ui"))
+        # Relative, because the server decodes the path: it takes a folder that is called a%25b for a%b.
+        file = Path(self.temporal_file.name)
+        temporal = temporal_server.command(file, self.ports["temporal"], self.ports.get("temporal_ui"))
         parts = [
-            Part("temporal", temporal, temporal_server.health(self.ports["temporal"]), env),
+            Part("temporal", temporal, temporal_server.health(self.ports["temporal"]), env, self.state_dir),
             Part("worker", (*crawlctl, "worker"), self.url("worker") + "/readyz", env, grace_s=25.0),
             Part("gateway", (*crawlctl, "gateway"), self.url("gateway") + "/readyz", env),
             Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/readyz", env),
@@ -225,16 +234,21 @@ class Layout:
             parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
         return {part.name: part for part in parts}
 
-    def choose_ports(self, known: Mapping[str, object], say: Callable[[str], None]) -> dict[str, int]:
-        """Return a port for every part: its port in the earlier addresses ``known``, its usual port, or a free one."""
+    def choose_ports(
+        self, known: Mapping[str, object], say: Callable[[str], None], claims: ExitStack
+    ) -> dict[str, int]:
+        """Return a port for every part: its port in the earlier addresses ``known``, its usual port, or a free one.
+
+        No other stack chooses one of them until ``claims`` is closed.
+        """
         chosen: dict[str, int] = {}
         for name, usual in PORTS.items():
             if name in ON_DEMAND and name not in self.demanded:
                 continue
             before = _port_of(known.get(name))
             wanted = [before] if before else [] if self.only_free_ports else [usual]
-            free = [port for port in wanted if port not in chosen.values() and processes.is_free(port)]
-            chosen[name] = free[0] if free else processes.free_port(chosen.values())
+            free = [port for port in wanted if processes.claim(port, claims)]
+            chosen[name] = free[0] if free else processes.free_port(lambda port: processes.claim(port, claims))
             if wanted and not free:
                 say(f"port {wanted[0]} is in use; {name} gets {chosen[name]} instead")
         return chosen

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from crawler_lifecycle.cli.machine import LOOPBACK, start_time
@@ -20,6 +21,9 @@ DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 #: Range of our ports. Ports for outgoing connections are above it, so that a port is still free at a restart.
 FREE_PORTS = (10_240, 32_000)
 _CHANCE = random.SystemRandom()
+
+#: A listening socket in the kernel's tables: its state, after the address of a peer that it does not have.
+_LISTEN = ":0000 0A "
 
 #: Log file -> its sizes before the last two starts of its part. Lines before these positions are from earlier starts.
 _began: dict[Path, tuple[int, ...]] = {}
@@ -85,11 +89,42 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port(taken: Collection[int] = ()) -> int:
-    """Return a free port that is not in ``taken``."""
+def claim(port: int, claims: ExitStack) -> bool:
+    """Claim a free port of the loopback address until ``claims`` is closed. Return whether this was possible.
+
+    A part listens on its port seconds after it was chosen, and not while it is restarted. Meanwhile no other stack may
+    choose it. The claim is a socket with an abstract name: the kernel gives the name to one process, removes it at the
+    end of the process, and keeps it in the network namespace to which the port belongs.
+    """
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0crawlctl port {port}")
+        claimed = is_free(port)
+    except OSError:
+        claimed = False
+    if claimed:
+        claims.enter_context(held)
+    else:
+        held.close()
+    return claimed
+
+
+def listens(pid: int, port: int) -> bool:
+    """Return whether this process of ours listens on this port."""
+    process = Path(f"/proc/{pid}")
+    try:
+        rows = "".join(table.read_text() for table in process.glob("net/tcp*")).splitlines()
+        listening = {f"socket:[{row.split()[9]}]" for row in rows if f":{port:04X} " in row and _LISTEN in row}
+        return not listening.isdisjoint(str(descriptor.readlink()) for descriptor in process.glob("fd/*"))
+    except OSError:  # the process has just ended, or closed a file; whoever waits asks again
+        return False
+
+
+def free_port(usable: Callable[[int], bool] = is_free) -> int:
+    """Return a random port that is ``usable``."""
     for _ in range(1000):
         port = _CHANCE.randint(*FREE_PORTS)
-        if port not in taken and is_free(port):
+        if usable(port):
             return port
     raise OSError(f"no free port between {FREE_PORTS[0]} and {FREE_PORTS[1]} on {LOOPBACK}")
 

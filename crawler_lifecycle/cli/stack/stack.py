@@ -52,6 +52,7 @@ class Stack:
         #: The crawler to begin with, if the catalogue is not the user's own.
         self.first: str | None = None
         self._lock: IO[str] | None = None
+        self._ports = contextlib.ExitStack()
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
         self._supervisor = Supervisor(layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s)
@@ -90,7 +91,7 @@ class Stack:
             self._set_aside()
         if self.layout.database is None:
             copies.check(self.layout.database_file)
-        self.layout = plan = replace(self.layout, ports=self.layout.choose_ports(before, self._tell))
+        self.layout = plan = replace(self.layout, ports=self.layout.choose_ports(before, self._tell, self._ports))
         (self.state_dir / "temporal.toml").write_text("")
         crawlers, more = self._catalogues()
         self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
@@ -120,6 +121,7 @@ class Stack:
             self._supervisor.stop(names)
         self._supervisor.close()
         self._write_dev_json()
+        self._ports.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -333,6 +335,7 @@ class Stack:
         pids = self._supervisor.pids()
         content = {
             **self.layout.addresses(),
+            "stack": self.layout.identity,
             "state": str(self.layout.cluster_dir),
             **self._chosen,
             "processes": pids,

@@ -7,6 +7,7 @@ processes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import os
 import signal
@@ -19,6 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
+
+from crawler_lifecycle.dev_json import VARIABLES, folder_of
+from crawler_lifecycle.domain.names import STACK_HEADER
 
 from . import processes
 
@@ -147,7 +151,7 @@ class Supervisor:
         missing = [self._kept[name] for name in (self._kept if names is None else names)]
         before = {kept.part.name: kept.ends for kept in missing}
         while missing:
-            missing = [kept for kept in missing if kept.process is None or not answers(kept.part.health)]
+            missing = [kept for kept in missing if _status(kept) != 200]
             for kept in missing:
                 ends = kept.ends - before[kept.part.name]
                 if ends >= FAILED_STARTS or time.monotonic() > until:
@@ -171,8 +175,9 @@ class Supervisor:
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
-                if process is not None and status(kept.part.health) is not None and kept.process is process:
-                    kept.heard = time.monotonic()
+                with contextlib.suppress(PartFailed):  # what answers is not this part
+                    if _status(kept) is not None and kept.process is process:
+                        kept.heard = time.monotonic()
             time.sleep(ASK_S)
 
     def _silent(self, kept: _Kept, now: float) -> bool:
@@ -232,24 +237,43 @@ class Supervisor:
 # --- health -----------------------------------------------------------------------------------------------------------
 
 
-def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Return whether a GET of this address returns 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
-    return status(url, timeout_s) == 200
+def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
+    """Return the HTTP status of the answer to a GET, or ``None``, and the stack that it names.
 
-
-def status(url: str, timeout_s: float = 2.0) -> int | None:
-    """Return the HTTP status of the answer, or ``None``. It is 200 for Temporal, and 503 if a part is not ready."""
+    The status is 200 if Temporal serves this ``grpc://HOST:PORT/NAMESPACE``, and 503 if a part is not ready.
+    """
     address = urlsplit(url)
     if address.scheme == "grpc":
-        return 200 if _serves(address, timeout_s) else None
+        return 200 if _serves(address, timeout_s) else None, None
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout_s)
     try:
         connection.request("GET", address.path or "/")
-        return connection.getresponse().status
+        answer = connection.getresponse()
+        return answer.status, answer.getheader(STACK_HEADER)
     except (OSError, http.client.HTTPException):
-        return None
+        return None, None
     finally:
         connection.close()
+
+
+def _status(kept: _Kept) -> int | None:
+    """Return the status of a part: 503 if it is not ready, ``None`` if it does not answer itself.
+
+    Our services name their stack, and hide what they have open. The process of any other part has to listen there.
+    Raises ``PartFailed`` if another stack answers at its address.
+    """
+    process, part = kept.process, kept.part
+    if process is None:
+        return None
+    status, stack = ask(part.health)
+    if stack is not None and stack != part.env.get(VARIABLES["stack"]):
+        raise PartFailed(
+            f"{part.name}: {part.health} is an address of the stack of {folder_of(stack)}, and not of the stack of "
+            f"{kept.log.parents[1]}; next: crawlctl dev --ports free"
+        )
+    if status is None or stack is not None or processes.listens(process.pid, urlsplit(part.health).port or 0):
+        return status
+    return None
 
 
 def _serves(address: SplitResult, timeout_s: float) -> bool:

@@ -96,12 +96,15 @@ NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
 def health(port: int) -> str:
-    """Return the address of our namespace for ``supervise.answers``."""
+    """Return the address of our namespace for ``supervise.ask``."""
     return f"grpc://{LOOPBACK}:{port}/{NAMESPACE}"
 
 
 def command(file: Path, port: int, ui_port: int | None) -> list[str]:
-    """Return the command line of a server with the database ``file``. Without a UI port it has no UI."""
+    """Return the command line of a server with the database ``file``. Without a UI port it has no UI.
+
+    The server decodes ``file`` as a part of an address.
+    """
     words = [executable(), "server", "start-dev", "--ip", LOOPBACK, "--db-filename", str(file)]
     words += ["--port", str(port), "--log-level", "error", "--log-format", "json"]
     words += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port), "--ui-disable-news-fetch"]

@@ -14,7 +14,9 @@ import httpx
 from crawler_lifecycle import compose
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line, bad, clock_line, counted, of_error, ok, warn
+from crawler_lifecycle.dev_json import folder_of
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.names import STACK_HEADER
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.gateway.access.tokens import TokenFileError, read
 from crawler_lifecycle.settings import Settings
@@ -90,6 +92,10 @@ def check_gateway(context: Context) -> Sequence[Line]:
         why = str(error) or type(error).__name__
         cure = "start it with crawlctl gateway, or set LIFECYCLE_GATEWAY__URL to its address"
         return [bad("gateway", f"{url} cannot be reached: {why}", cure)]
+    stack = context.known.stack
+    if stack and ready.headers.get(STACK_HEADER) != stack:
+        what = f"{url} does not belong to the stack of {folder_of(stack)}"
+        return [bad("gateway", what, "start that stack: crawlctl dev")]
     lines = [_readiness(url, ready), authorisation_line(allowed, token=bool(context.token))]
     try:
         theirs = parsedate_to_datetime(ready.headers["date"]).timestamp()
