@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -108,8 +107,7 @@ def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     content, code = answer_of("crawler_lifecycle.plans.graph", [build, *words])
     if code:
         why = f"its process ended with exit code {code}; its output is above"
-        again = shlex.join(["python", "-m", "crawler_lifecycle.plans.graph", build, *words])
-        raise CommandFailed(Exit.USAGE, f"{build!r} returned no graph", why, again)
+        raise CommandFailed(Exit.USAGE, f"{build!r} returned no graph", why, "correct it, and try again")
     return _document(build, content)
 
 

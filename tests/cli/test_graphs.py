@@ -69,7 +69,7 @@ def test_a_graph_is_built_by_its_module_in_a_process_beside_and_sent_in_pages(
     assert body(drafts)["fingerprint"] == sent["fingerprint"]
     failed = crawlctl("graph", "start", "shops:nobody", "--", "7")
     assert (failed.code, "returned no graph" in failed.err) == (2, True)
-    assert "next: python -m crawler_lifecycle.plans.graph shops:nobody 7" in failed.err
+    assert "next: correct it, and try again" in failed.err
 
 
 @pytest.mark.parametrize(
