@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.unknown import advise
 
 from .output import as_json, clean
 from .problems import CommandFailed, Exit
@@ -162,6 +163,7 @@ def build(connect: Callable[[], Gateway]) -> MCPServer:
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.server.mcpserver.tools import Tool
         from mcp.types import ToolAnnotations
     except ImportError as error:
         cure = "pip install 'crawler-lifecycle[mcp]'"
@@ -178,15 +180,23 @@ def build(connect: Callable[[], Gateway]) -> MCPServer:
 
         return call
 
-    server = MCPServer("crawler-lifecycle", version=installed(), instructions=INSTRUCTIONS, log_level="WARNING")
-    tools = Tools(connect)
-    tool: Callable[..., str]
-    for tool in (tools.list_runs, tools.list_crawlers, tools.describe_run, tools.why, tools.logs, tools.items):
-        server.add_tool(told(tool), annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
-    for tool, kills in ((tools.start_run, False), (tools.stop_run, True)):
-        hints = ToolAnnotations(read_only_hint=False, destructive_hint=kills)
-        server.add_tool(told(tool), annotations=hints, structured_output=False)
-    return server
+    class Strict(MCPServer[Any]):
+        """The SDK drops arguments that a tool does not have. So a run would start without what was asked for it."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            own = next((tool.parameters["properties"] for tool in made if tool.name == name), arguments)
+            for unknown in (given for given in arguments if given not in own):
+                raise ToolError(f"{unknown[:100]}: unknown argument; {advise(unknown, own)}")
+            return await super().call_tool(name, arguments, context)
+
+    tools, made = Tools(connect), list[Tool]()
+    reads = (tools.list_runs, tools.list_crawlers, tools.describe_run, tools.why, tools.logs, tools.items)
+    for tool in (*reads, tools.start_run, tools.stop_run):
+        changes = None if tool in reads else tool == tools.stop_run
+        hints = ToolAnnotations(read_only_hint=tool in reads, destructive_hint=changes)
+        made.append(Tool.from_function(told(tool), annotations=hints, structured_output=False))
+        made[-1].parameters["additionalProperties"] = False
+    return Strict("crawler-lifecycle", version=installed(), instructions=INSTRUCTIONS, log_level="WARNING", tools=made)
 
 
 def mcp() -> None:

@@ -7,11 +7,12 @@ pydantic reads ``extra: forbid``. This module itself needs only the standard lib
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .bounds import LIMITS, check_name, check_number, check_request_id, check_text, check_time, refusal
 from .errors import InvalidRequest
@@ -27,6 +28,8 @@ TASK_BYTES_MAX = 64 * 1024
 
 #: The most tags of one run, and the most characters of a tag.
 TAGS_MAX, TAG_MAX = 50, 200
+#: The most intervals between looks.
+POLLS_MAX = 100
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -234,8 +237,9 @@ class RunRequest:
             check_number(name, getattr(self, name))
         check_time("due_at", self.due_at)
         if self.poll_minutes is not None:
-            if not 1 <= len(self.poll_minutes) <= 100:
-                raise refusal("poll_minutes", self.poll_minutes, "give 1 to 100 intervals in minutes, or leave it out")
+            if not 1 <= len(self.poll_minutes) <= POLLS_MAX:
+                cure = f"give 1 to {POLLS_MAX} intervals in minutes, or leave it out"
+                raise refusal("poll_minutes", self.poll_minutes, cure)
             for n, minutes in enumerate(self.poll_minutes):
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
         check_tags("tags", self.tags)
@@ -265,6 +269,18 @@ class RunRequest:
         if not self.tasks:
             raise refusal("tasks", [], "give at least one task, or leave it out for a single-process run")
         _check_inline(self.tasks, "start larger runs through the gateway, which stores the tasks first")
+
+
+def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request as sent, with ``run_id`` in our spelling and as a number.
+
+    The specification calls it ``RunID``. Some senders have digits as a text, or only floats.
+    """
+    found = {"run_id" if name == "RunID" and "run_id" not in request else name: request[name] for name in request}
+    digits = re.fullmatch(r"([0-9]{1,19})(\.0)?", str(found.get("run_id")))
+    if digits is not None:
+        found["run_id"] = int(digits[1])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
+from crawler_lifecycle.domain.managers.manager import BUILT_IN, PAGE_ITEMS
 from crawler_lifecycle.domain.projects import chosen, only
 from crawler_lifecycle.domain.values import to_json
 from crawler_lifecycle.gateway.access.operations import signed
@@ -26,6 +26,7 @@ from crawler_lifecycle.gateway.page.parts.options import Option, command_line, o
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_MANAGER, PlanRow
 from crawler_lifecycle.web.problems import Problem, of_error, refused
+from crawler_lifecycle.web.turns import in_turn
 
 #: The choice of a graph that is sent as JSON.
 AS_JSON = "json"
@@ -111,7 +112,9 @@ class Beginnings:
 
     async def _jobs(self, asked: StartManager, given: Mapping[str, str]) -> AddJobs | None:
         """Return the jobs of the form after all checks, so that no manager begins with only a part of them."""
-        rows = [{"spider_args": _object("jobs", n, line)} for n, line in _lines(given.get("jobs", ""))]
+        rows = [
+            {"spider_args": _object("jobs", n, line)} for n, line in _lines(given.get("jobs", ""))[: PAGE_ITEMS + 1]
+        ]
         if not rows and "seal" not in given:
             return None
         body = fields.validated(AddJobs, {"jobs": rows, "seal": "seal" in given})
@@ -123,8 +126,10 @@ class Beginnings:
         """Start a graph, and return the address of its page. Its only step calls the function that builds the rest."""
         body = _common(given) | ({"id": given["id"]} if "id" in given else {})
         if plan is None:
-            body["steps"] = _json("steps", given.get("steps", ""), list)
-            body |= {"context": _json("context", given["context"], dict)} if "context" in given else {}
+            for field, kind in (("steps", list), ("context", dict)):
+                if field == "steps" or field in given:
+                    text = given.get(field, "")
+                    body[field] = await in_turn(len(text), _json, field, text, kind)
         else:
             name = plan.plan.rpartition(":")[2]
             args = to_json(values_of(options, given), "args")

@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.spec import StepKind
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest
+from crawler_lifecycle.domain.unknown import advise
 from crawler_lifecycle.domain.values import to_json
 
 #: Options of a step that can also be given with its job.
@@ -63,7 +64,7 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
         if one in _OF_THE_GRAPH:
             raise refusal(one, request[one], "leave it out: the graph sets this field of its crawls")
         if one not in _RUN_FIELDS:
-            raise refusal(one, request[one], f"a run has no such field; use one of {', '.join(sorted(_RUN_FIELDS))}")
+            raise refusal(one, request[one], f"a run has no such field; {advise(one, sorted(_RUN_FIELDS))}")
     given = dict(request) | ({"args": _texts(args)} if args else {})
     built = dict(given)
     for one, kind in (("limits", Limits), ("resources", Resources)):

@@ -1,7 +1,8 @@
 """Problem documents (RFC 9457) and strict JSON bodies, for all our HTTP services.
 
 FastAPI's own parsing of bodies is not used. It converts types (``"yes"`` becomes true), accepts NaN, takes the last of
-two equal keys, and has no limit for nesting. ``JsonBody`` refuses all of that and names field, value and cure.
+two equal keys, and has no limit for nesting or for the number of values. ``JsonBody`` refuses all of that and names
+field, value and cure. Its bounds are checked before anything is validated.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
+from crawler_lifecycle.domain.bounds import VALUES_MAX, shown, values_in
 from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     LifecycleError,
@@ -32,14 +34,16 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     RunNotFound,
 )
+from crawler_lifecycle.domain.unknown import advise, names_at
 
 from .problem_codes import TYPE_PREFIX, title
+from .turns import in_turn
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-DEPTH_MAX = 20
-ERRORS_MAX = 20
+#: The most levels of a body, the most names in one of its objects, and the most errors of an answer.
+DEPTH_MAX, NAMES_MAX, ERRORS_MAX = 20, 5_000, 20
 
 T = TypeVar("T")
 
@@ -106,8 +110,7 @@ class Problem(Exception):
 
 def refused(field: str, message: str, value: object = None) -> Problem:
     """Return the problem 422 about the value of one field or header."""
-    shown = None if value is None else repr(value)[:120]
-    error = FieldError(field=field[:100], message=message, value=shown)
+    error = FieldError(field=field[:100], message=message, value=None if value is None else shown(value))
     return Problem(422, "invalid_request", f"{field[:100]}: {message}", errors=[error])
 
 
@@ -188,7 +191,9 @@ def _methods(app: FastAPI, path: str) -> set[str]:
 
 def _on_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = [field_error(item, skip=1) for item in error.errors()[:ERRORS_MAX]]
+    kinds = [each.field_info.annotation for each in request.scope["route"].dependant.query_params]
+    schema = {"properties": {name: None for kind in kinds for name in getattr(kind, "model_fields", ())}}
+    found = [field_error(item, schema, skip=1) for item in error.errors()[:ERRORS_MAX]]
     return Problem(422, "invalid_request", _sentence(found), errors=found).response()
 
 
@@ -238,15 +243,22 @@ def service(
 class JsonBody(Generic[T]):
     """A FastAPI dependency that reads the request's body as a ``T``, strictly.
 
-    ``optional`` allows an empty body and reads it as ``{}``. Raises ``Problem`` with 400, 415 or 422. The routes of a
-    ``service`` describe this body in the OpenAPI document.
+    ``optional`` allows an empty body and reads it as ``{}``. ``elsewhere`` may say what to do with the name and the
+    value of an unknown field. Raises ``Problem`` with 400, 415 or 422. The routes of a ``service`` describe this body
+    in the OpenAPI document.
     """
 
-    def __init__(self, kind: type[T], *, optional: bool = False) -> None:
+    def __init__(
+        self,
+        kind: type[T],
+        *,
+        optional: bool = False,
+        elsewhere: Callable[[str, object], str | None] = lambda name, value: None,
+    ) -> None:
         self.kind = kind
         self.optional = optional
+        self._elsewhere = elsewhere
         self._adapter = TypeAdapter(kind)
-        self._names = list(getattr(kind, "model_fields", {}))
 
     async def __call__(self, request: Request) -> T:
         raw = await request.body()
@@ -257,18 +269,28 @@ class JsonBody(Generic[T]):
             if content_type.partition(";")[0].strip().lower() != "application/json":
                 detail = f"Content-Type: {content_type[:100]} is not accepted; send application/json"
                 raise Problem(415, "unsupported_type", detail)
-        check_json(raw)
-        return self.read(raw)
+        return await in_turn(len(raw), self.read, raw)
 
     def read(self, raw: bytes) -> T:
-        """Validate JSON text that ``check_json`` has accepted."""
+        """Read JSON text. Raises ``Problem`` with 400 or 422."""
+        check_json(raw)
         try:
             return self._adapter.validate_json(raw, strict=True)
         except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":  # Python's parser accepts half a surrogate pair
-                raise Problem(400, "invalid_json", f"body: {error.errors()[0]['msg']}; send valid Unicode") from None
-            found = [field_error(item, known=self._names) for item in error.errors(include_url=False)[:ERRORS_MAX]]
+            errors = error.errors(include_url=False)[:ERRORS_MAX]
+            if errors[0]["type"] == "json_invalid":  # Python's parser accepts half a surrogate pair
+                raise Problem(400, "invalid_json", f"body: {errors[0]['msg']}; send valid Unicode") from None
+            found = [self._error(item) for item in errors]
             raise Problem(422, "invalid_request", _sentence(found), errors=found) from None
+
+    def _error(self, item: Mapping[str, Any]) -> FieldError:
+        found = field_error(item, self._schema)
+        advice = self._elsewhere(found.field, item["input"]) if item["type"] == "extra_forbidden" else None
+        return found.model_copy(update={"message": f"unknown field; {advice}"}) if advice else found
+
+    @functools.cached_property
+    def _schema(self) -> dict[str, Any]:
+        return self._adapter.json_schema()
 
     @functools.cached_property
     def openapi(self) -> dict[str, Any]:
@@ -299,8 +321,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def field_error(item: Mapping[str, Any], *, skip: int = 0, known: Sequence[str] = ()) -> FieldError:
-    """Convert an error of pydantic to our form: field, value and cure."""
+def field_error(item: Mapping[str, Any], schema: Mapping[str, Any], *, skip: int = 0) -> FieldError:
+    """Convert an error of pydantic to our form: field, value and cure. ``schema`` has the names of the known fields."""
     path = tuple(item["loc"])[skip:]
     cause = item.get("ctx", {}).get("error")
     if isinstance(cause, InvalidRequest):
@@ -309,19 +331,21 @@ def field_error(item: Mapping[str, Any], *, skip: int = 0, known: Sequence[str] 
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     field = field or "body"
-    kind, value = item["type"], repr(item.get("input"))
-    value = value if len(value) <= 120 else f"{value[:119]}…"
+    kind, value = item["type"], shown(item.get("input"))
     if kind == "missing":
         return FieldError(field=field, message="missing; give it")
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        cure = f"known are {', '.join(known)}" if known and len(path) == 1 else "leave it out"
-        return FieldError(field=field, value=value, message=f"unknown field; {cure}")
+        meant = advise(path[-1], names_at(schema, path[:-1]))
+        return FieldError(field=field, value=value, message=f"unknown field; {meant}")
     message = str(item["msg"])
     return FieldError(field=field, value=value, message=f"{value} is not allowed; {message[:1].lower()}{message[1:]}")
 
 
 def check_json(raw: bytes) -> None:
-    """Raise ``Problem`` for broken JSON, for NaN, for a key given twice, and for more than ``DEPTH_MAX`` levels."""
+    """Raise ``Problem`` for broken JSON, for NaN, for a key given twice, and for more values, names or levels than a
+    body may have."""
+    if (values := values_in(raw)) > VALUES_MAX:
+        raise refused("body", f"{values} values are too many; send at most {VALUES_MAX} at once")
     try:
         plain = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_twins)
     except json.JSONDecodeError as error:
@@ -341,9 +365,13 @@ def check_json(raw: bytes) -> None:
         level = [
             child
             for node in level
-            if isinstance(node, dict | list)
+            if isinstance(node, _NESTED)
             for child in (node.values() if isinstance(node, dict) else node)
         ]
+
+
+#: Quicker to compare with than ``dict | list``.
+_NESTED = (dict, list)
 
 
 def _too_deep() -> Problem:
@@ -355,6 +383,8 @@ def _no_constant(name: str) -> object:
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > NAMES_MAX:
+        raise refused("body", f"an object of {len(pairs)} names is too large; give an object at most {NAMES_MAX}")
     plain = dict(pairs)
     if len(plain) != len(pairs):
         seen: set[str] = set()

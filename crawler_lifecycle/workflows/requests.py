@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,11 +18,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
+from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, shown, values_in
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.commands import GraphOrder
 from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder
-from crawler_lifecycle.domain.run import AddTasks, RunRequest
+from crawler_lifecycle.domain.run import AddTasks, RunRequest, in_our_words
 from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.domain.unknown import advise, names_at
 
 A = TypeVar("A")
 S = TypeVar("S")
@@ -35,6 +37,8 @@ _WORDS: dict[Any, tuple[str, str]] = {
     AddJobs: ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'),
     AddTasks: ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'),
 }
+#: The most errors that are told.
+ERRORS_MAX = 20
 _OURS = ("order", "only this service itself starts this workflow")
 
 
@@ -55,10 +59,13 @@ def read_update(kind: type[A], value: object) -> A:
         raise invalid(f"{what}: {value}")
     if value is None:
         raise invalid(f"{what}: missing; {missing}")
+    if kind is RunRequest and isinstance(value, dict):
+        value = in_our_words(value)
+    adapter: TypeAdapter[A] = _adapter(kind)  # type: ignore[arg-type]
     try:
-        found: A = _strictly(_adapter(kind), value)  # type: ignore[arg-type]
+        found: A = _strictly(adapter, value)
     except ValidationError as error:
-        raise invalid(in_words(error)) from None
+        raise invalid(in_words(error, adapter.json_schema())) from None
     return found
 
 
@@ -91,7 +98,7 @@ def _carried(kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[obje
     try:
         return new if value is None else kind.validate_python(value)
     except ValidationError as error:
-        text = f"the second payload: {in_words(error)}; leave it out: only a continued workflow has one"
+        text = f"the second payload: {in_words(error, {})}; leave it out: only a continued workflow has one"
         raise invalid(text) from None
 
 
@@ -135,25 +142,28 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _strictly(adapter: TypeAdapter[A], value: object) -> A:
     """Read a value strictly, as the gateway reads a body: ``true`` and ``"5"`` are no numbers.
 
-    Raises ``ValidationError``. Only from JSON does the strict validation accept times and enums as texts.
+    Raises ``ValidationError``, or ``ApplicationError`` for more values than an input may have: a workflow that computes
+    for seconds counts as stuck. Only from JSON does the strict validation accept times and enums as texts.
     """
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
         return adapter.validate_python(value)
+    if (values := values_in(text)) > INPUT_VALUES_MAX:
+        raise invalid(f"input: {values} values are too many; send at most {INPUT_VALUES_MAX}")
     return adapter.validate_json(text, strict=True)
 
 
-def in_words(error: ValidationError) -> str:
-    """Return each problem as ``field: value: message``, joined by semicolons."""
+def in_words(error: ValidationError, schema: Mapping[str, Any]) -> str:
+    """Return the first problems as ``field: value: message``, joined by semicolons. ``schema`` has the known fields."""
     lines = []
-    for item in error.errors(include_url=False, include_context=False):
+    for item in error.errors(include_url=False, include_context=False)[:ERRORS_MAX]:
         field = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "unexpected_keyword_argument":
-            message = "unknown field; remove it or correct its name"
+            message = f"unknown field; {advise(item['loc'][-1], names_at(schema, item['loc'][:-1]))}"
         elif item["type"] == "value_error":
             lines.append(message)  # messages of the domain already name field and value
             continue
-        lines.append(f"{field or 'request'}: {str(item['input'])[:100]!r}: {message}")
+        lines.append(f"{field or 'request'}: {shown(item['input'])}: {message}")
     return "; ".join(lines)

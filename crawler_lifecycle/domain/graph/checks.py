@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.bounds import Bound, check_number, check_text, che
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import check_tags
+from crawler_lifecycle.domain.unknown import advise
 from crawler_lifecycle.domain.values import NoValue, of_json
 
 from .spec import (
@@ -355,4 +356,4 @@ def _value(where: str, job: Mapping[str, Any], field: str) -> Any:
 def _check_fields(where: str, job: Mapping[str, Any], fields: Sequence[str]) -> None:
     for field in job:
         if field not in fields:
-            raise refusal(f"{where}: {field}", job[field], f"there is no such field; there are {', '.join(fields)}")
+            raise refusal(f"{where}: {field}", job[field], f"there is no such field; {advise(field, fields)}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.unknown import advise
 
 from .checks import check_json, check_step, shown
 from .spec import CONTEXT_BYTES, STEPS_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
@@ -57,7 +58,7 @@ def step_from_json(value: object) -> StepSpec:
     where = f"step {shown(value['path'])}" if isinstance(value.get("path"), str) else "step"
     for name in value:
         if name not in _FIELDS:
-            raise refusal(f"{where}: {name}", value[name], f"there is no such field; there are {', '.join(_FIELDS)}")
+            raise refusal(f"{where}: {name}", value[name], f"there is no such field; {advise(name, _FIELDS)}")
     for name in ("path", "kind"):
         if name not in value:
             raise InvalidRequest(f"{where}: {name} is missing; give it")

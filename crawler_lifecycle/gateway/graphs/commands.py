@@ -27,7 +27,15 @@ from crawler_lifecycle.domain.graph.pages import (
     fingerprint,
     step_from_json,
 )
-from crawler_lifecycle.domain.graph.spec import NAME_MAX, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec
+from crawler_lifecycle.domain.graph.spec import (
+    NAME_MAX,
+    STEPS_MAX,
+    GraphOptions,
+    GraphSpec,
+    GraphState,
+    StepKind,
+    StepSpec,
+)
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
@@ -54,7 +62,7 @@ class StartGraph(StrictBody):
 
     id: GraphName | None = None
     name: GraphName | None = None
-    steps: list[dict[str, Any]] | None = None
+    steps: list[dict[str, Any]] | None = Field(default=None, max_length=STEPS_MAX, fail_fast=True)
     context: dict[str, Any] = Field(default_factory=dict)
     options: GraphOptions = Field(default_factory=GraphOptions)
     pages: int | None = Field(default=None, ge=1, le=PAGES_MAX)

@@ -138,7 +138,7 @@ class NewJob(StrictBody):
 class AddJobs(StrictBody):
     """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs. ``seal`` says that it is the last page."""
 
-    jobs: list[NewJob] = Field(default_factory=list, max_length=PAGE_ITEMS)
+    jobs: list[NewJob] = Field(default_factory=list, max_length=PAGE_ITEMS, fail_fast=True)
     seal: bool = False
     request_id: RequestId | None = None
 

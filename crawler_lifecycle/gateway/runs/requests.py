@@ -17,12 +17,13 @@ from pydantic import (
     model_validator,
 )
 
-from crawler_lifecycle.domain.bounds import INT_MAX, SAID_MAX, check_text
+from crawler_lifecycle.domain.bounds import INT_MAX, LIMITS, SAID_MAX, check_text
 from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import Retries
-from crawler_lifecycle.domain.run import AddedTask, Limits, RunRequest, Trigger
+from crawler_lifecycle.domain.run import POLLS_MAX, TAGS_MAX, AddedTask, Limits, RunRequest, Trigger, in_our_words
+from crawler_lifecycle.domain.unknown import bare
 from crawler_lifecycle.web.problems import Problem
 
 #: The most tasks of one run that the gateway accepts. It stores them itself, so Temporal does not receive them.
@@ -47,6 +48,8 @@ IdempotencyKey = Annotated[str | None, Header()]
 
 
 class StrictBody(BaseModel):
+    """A body. Its lists have a ``max_length``, and those of objects end with the first wrong one (``fail_fast``)."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -79,10 +82,10 @@ class StartRun(StrictBody):
     request_id: str | None = None
     args: Args = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
-    tasks: list[NewTask] | None = Field(default=None, min_length=1, max_length=TASKS_MAX)
+    tasks: list[NewTask] | None = Field(default=None, min_length=1, max_length=TASKS_MAX, fail_fast=True)
     max_parallel_tasks: int | None = None
     requested_by: str | None = None
-    tags: list[str] = Field(default_factory=list)
+    tags: list[str] = Field(default_factory=list, max_length=TAGS_MAX)
     flow_id: str | None = None
     parent: str | None = None
     due_at: AwareDatetime | None = None
@@ -91,7 +94,7 @@ class StartRun(StrictBody):
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
     retries: Retries | None = None
-    poll_minutes: list[float] | None = None
+    poll_minutes: list[float] | None = Field(default=None, max_length=POLLS_MAX)
     project: str | None = None
     """Only a caller of all projects may name another one than its own."""
 
@@ -99,6 +102,15 @@ class StartRun(StrictBody):
         """Return the request without its tasks and its project. Raises ``InvalidRequest``."""
         names = set(type(self).model_fields) - {"tasks", "request_id", "args", "project"}
         return RunRequest(args=texts(self.args), **{name: getattr(self, name) for name in names})
+
+
+def resumed(name: str, value: object) -> str | None:
+    """Return the advice for a start that names a run in any spelling. ``None``: the field is another one."""
+    if bare(name) != "runid":
+        return None
+    run_id = in_our_words({"run_id": value})["run_id"]
+    meant = "" if name in ("run_id", "RunID") else "did you mean run_id? "
+    return f"{meant}A run is resumed by POST /v1/runs/{run_id if LIMITS['run_id'].holds(run_id) else 'RUN_ID'}/resume"
 
 
 class StopBody(StrictBody):
@@ -132,13 +144,13 @@ class ResumeRun(StrictBody):
 
     rerun: bool = False
     requested_by: Person | None = None
-    poll_minutes: list[float] | None = None
+    poll_minutes: list[float] | None = Field(default=None, max_length=POLLS_MAX)
 
 
 class AddTasksBody(StrictBody):
     """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run. A repeated ``request_id`` adds nothing."""
 
-    tasks: list[NewTask] = Field(min_length=1, max_length=TASKS_MAX)
+    tasks: list[NewTask] = Field(min_length=1, max_length=TASKS_MAX, fail_fast=True)
     request_id: RequestId | None = None
 
 

@@ -29,7 +29,8 @@ from crawler_lifecycle.gateway.schedules.routes import TIME_MAX, Due, DueFilters
 from crawler_lifecycle.ports.schedules import ScheduleRow
 from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.temporal.schedules import AHEAD
-from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, refused
+from crawler_lifecycle.web.problems import JsonBody, Problem, refused
+from crawler_lifecycle.web.turns import in_turn
 
 from .calendar import COUNTED, MARKS, READ, calendar, path_of, zone_of
 from .commands import AskSchedule, Backfill, PauseSchedule, PutSchedule, ScheduleCommands
@@ -70,9 +71,10 @@ def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawle
         given = fields.typed(await form(request), _KNOWN)
 
         async def kept() -> str:
-            raw = json.dumps(body_of(given)).encode()
-            check_json(raw)
-            await fields.keep(commands, given, _PUT.read(raw), _PAUSE.read(fields.reason(given)))
+            size = len(await request.body())
+            raw = await in_turn(size, lambda: json.dumps(body_of(given)).encode())
+            body = await in_turn(size, _PUT.read, raw)
+            await fields.keep(commands, given, body, _PAUSE.read(fields.reason(given)))
             return SCHEDULE.path(given["name"].strip())
 
         return await fields.sent(kept, functools.partial(shown, request, given))

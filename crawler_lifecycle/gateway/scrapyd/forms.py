@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.turns import in_turn
 
 #: The most fields of one request.
 FIELDS_MAX = 1000
@@ -45,7 +46,8 @@ class Form:
         """Remove a required field and return its value. Raises ``Problem``."""
         found = self.get(name)
         if found is None:
-            raise refused(f"'{name}' parameter is required; send it as a field of a form")
+            sent = f"; the form has {', '.join(self._fields)[:200]}" if self._fields else ""
+            raise refused(f"'{name}' parameter is required; send it as a field of a form{sent}")
         return found
 
     def number(self, name: str) -> float:
@@ -77,9 +79,9 @@ async def read_form(request: Request) -> Form:
         given = request.headers.get("content-type", "")
         kind = given.partition(";")[0].strip().lower()
         if kind == _URLENCODED:
-            fields |= _urlencoded(body)
+            fields |= await in_turn(len(body), _urlencoded, body)
         elif kind == _MULTIPART:
-            fields |= _multipart(body, given)
+            fields |= await in_turn(len(body), _multipart, body, given)
         else:
             raise refused(f"Content-Type: {shown(given)} is not accepted; send {_URLENCODED}")
     return Form(fields)

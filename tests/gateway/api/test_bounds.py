@@ -81,6 +81,8 @@ def test_a_start_through_temporal_is_refused_for_good() -> None:
             ABSURD if name != "due_at" else (5, True, "2026-03-01T12:00:00", "9999-12-31T23:59:59Z")
         )
         for value in values:
+            if (name, value) == ("run_id", "5"):
+                continue  # digits as a text: tests/workflows/test_requests.py
             with pytest.raises(ApplicationError) as caught:
                 read_input(RunRequest, body_with(name, value))
             assert (caught.value.type, caught.value.non_retryable) == ("InvalidRequest", True), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import shlex
@@ -23,9 +24,10 @@ from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, check_json, field_error, of_error, refused
+from crawler_lifecycle.web.turns import in_turn
 
-#: The most fields of one form: a selection of 500 runs, and some more.
-FIELDS_MAX = 2000
+#: The most fields of one form: a selection of 500 runs, and some more. The most lines of all its fields: 10,000 tasks.
+FIELDS_MAX, LINES_MAX = 2000, 11_000
 _KIND = "application/x-www-form-urlencoded"
 
 T = TypeVar("T", bound=BaseModel)
@@ -41,11 +43,15 @@ async def form(request: Request) -> list[tuple[str, str]]:
         raise Problem(415, "unsupported_type", f"Content-Type: {kind[:100]} is not accepted; send {_KIND}")
     try:
         text = (await request.body()).decode("ascii")
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        parse = functools.partial(parse_qsl, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        pairs = await in_turn(len(text), parse, text)
     except UnicodeDecodeError:
         raise Problem(400, "bad_request", "body: not valid UTF-8; send the form from its page") from None
     except ValueError:
         raise Problem(422, "invalid_request", f"body: more than {FIELDS_MAX} fields; select fewer") from None
+    if (many := sum(value.count("\n") for _, value in pairs)) > LINES_MAX:
+        raise refused("body", f"{many} lines are too many; write at most {LINES_MAX}, or use the API")
+    return pairs
 
 
 def read(kind: type[T], pairs: Pairs) -> T:
@@ -66,15 +72,16 @@ def read(kind: type[T], pairs: Pairs) -> T:
             raise refused(name, "given twice; give it once")
         else:
             values[name] = value
-    return validated(kind, values, list(kind.model_fields))
+    return validated(kind, values)
 
 
-def validated(kind: type[T], values: Mapping[str, object], known: Sequence[str] = ()) -> T:
+def validated(kind: type[T], values: Mapping[str, object]) -> T:
     """Convert the values, which may be texts, to a ``kind``. Raises ``Problem`` 422, which names each wrong field."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        found = [field_error(item, known=known) for item in error.errors(include_url=False)[:ERRORS_MAX]]
+        schema = kind.model_json_schema()
+        found = [field_error(item, schema) for item in error.errors(include_url=False)[:ERRORS_MAX]]
         detail = "; ".join(f"{one.field}: {one.message}" for one in found)
         raise Problem(422, "invalid_request", detail, errors=found) from None
 
@@ -194,8 +201,9 @@ async def carry_out(
     return outcomes_page(request, asked.action.title, [await once(asked.request_key, carried_out)], now)
 
 
-#: The most characters of a typed command line: to split it takes some microseconds for each character.
-_WORDS_MAX = 16 * 1024
+#: The most characters of a typed command line: to split it takes some microseconds for each character. The most texts
+#: between commas.
+_WORDS_MAX, _PARTS_MAX = 16 * 1024, 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
@@ -214,17 +222,15 @@ def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) ->
 
     Raises ``Problem`` 422 for an unknown field, or for a field that is given twice.
     """
-    known, several, found = set(known), set(several), dict[str, str]()
+    known, several, found = set(known), set(several), dict[str, list[str]]()
     for name, value in pairs:
         if name not in known:
             raise refused(name, "unknown field; load the form again")
-        if name in several:
-            value = f"{found.get(name, '')}\n{value}".strip("\n")
-        elif name in found:
+        if name in found and name not in several:
             raise refused(name, "given twice; give it once")
         if value.strip():
-            found[name] = value.replace("\r\n", "\n")  # browsers send line ends in this form
-    return found
+            found.setdefault(name, []).append(value.replace("\r\n", "\n"))  # browsers send line ends in this form
+    return {name: "\n".join(values) for name, values in found.items()}
 
 
 def lines(text: str) -> list[str]:
@@ -234,7 +240,7 @@ def lines(text: str) -> list[str]:
 
 def parts(text: str) -> list[str]:
     """Return the texts between commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return [part.strip() for part in text.split(",", _PARTS_MAX) if part.strip()]
 
 
 def assignments(field: str, text: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import Problem, refused
+from crawler_lifecycle.web.turns import in_turn
 
 #: The most tasks of an earlier run that the form contains. Runs with more tasks must be started through the API.
 TASKS_SHOWN_MAX = 2000
@@ -63,7 +64,8 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
         given = dict(pairs)
 
         async def started() -> str:
-            outcome = await commands.start(signed(_body(pairs)), given.get("key"))
+            body = await in_turn(len(await request.body()), _body, pairs)
+            outcome = await commands.start(signed(body), given.get("key"))
             return f"/runs/{outcome.row.run_id}"
 
         async def again(problem: Problem) -> Response:

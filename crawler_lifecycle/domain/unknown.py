@@ -1,0 +1,38 @@
+"""Names of fields that do not exist: what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+#: A longer name is compared with no other: that would take time for each of its characters.
+_COMPARED_MAX = 40
+
+
+def advise(name: object, known: Collection[str]) -> str:
+    """Return the advice for a name that does not exist: the known one that is almost the same, else all known ones."""
+    text = str(name)[: _COMPARED_MAX + 1]
+    alike = {bare(each): each for each in known} if len(text) <= _COMPARED_MAX else {}
+    if close := difflib.get_close_matches(bare(text), alike, 1, cutoff=0.75):
+        return f"did you mean {alike[close[0]]}?"
+    return f"known are {', '.join(known)}" if known else "leave it out"
+
+
+def bare(name: str) -> str:
+    """Return a name without what its spellings differ in: ``runid`` for ``run_id``, ``RunID`` and ``run-id``."""
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def names_at(schema: Mapping[str, Any], path: Sequence[str | int], whole: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the names of the fields that an object has at a path. ``schema`` is a JSON schema."""
+    whole = schema if whole is None else whole
+    if "$ref" in schema:
+        return names_at(whole["$defs"][schema["$ref"].rpartition("/")[2]], path, whole)
+    if "anyOf" in schema:
+        return [name for kind in schema["anyOf"] for name in names_at(kind, path, whole)]
+    fields = schema.get("properties", {})
+    if not path:
+        return list(fields)
+    inner = schema.get("items") if isinstance(path[0], int) else fields.get(path[0])
+    return names_at(inner, path[1:], whole) if isinstance(inner, dict) else []
