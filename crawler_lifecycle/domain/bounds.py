@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import reprlib
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,8 +31,8 @@ YEAR_S = 366 * DAY_S
 #: The most open objects of each kind in one installation, by default (settings ``LIFECYCLE_LIMITS__MANAGERS`` …). Each
 #: open webhook needs a thread of a worker.
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
-#: The most values in a body of JSON, with its arrays and objects, and in an input of a workflow. A short value takes more
-#: time to validate than to send.
+#: The most values in a body of JSON, with its arrays and objects, and in an input of a workflow. Even the shortest
+#: value takes time to validate.
 VALUES_MAX, INPUT_VALUES_MAX = 150_000, 50_000
 #: The most bytes of JSON of the tasks in one deployment call. With the fields that the tasks share, a call stays below
 #: one megabyte, a usual limit of proxies.
@@ -63,15 +62,11 @@ def values_in(text: bytes) -> int:
     return 1 + sum(map(text.count, (b",", b"[", b"{")))
 
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 3
-_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 10
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 300
-
-
 def shown(value: object) -> str:
-    """Return a value as errors show it, at most 120 characters. Only the beginning of a large one is converted."""
-    text = "a very large number" if isinstance(value, int) and abs(value) >= 10**60 else _SHORT.repr(value)
+    """Return a value as errors show it, at most 120 characters. Of a long text, only the beginning is converted."""
+    if isinstance(value, int) and abs(value) >= 10**60:
+        return "a very large number"
+    text = repr(value[:200] if isinstance(value, str) else value)
     return text if len(text) <= 120 else f"{text[:119]}…"
 
 

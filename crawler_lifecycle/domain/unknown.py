@@ -6,21 +6,17 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-#: A longer name is compared with no other: that would take time for each of its characters.
-_COMPARED_MAX = 40
-
 
 def advise(name: object, known: Collection[str]) -> str:
     """Return the advice for a name that does not exist: the known one that is almost the same, else all known ones."""
-    text = str(name)[: _COMPARED_MAX + 1]
-    alike = {bare(each): each for each in known} if len(text) <= _COMPARED_MAX else {}
-    if close := difflib.get_close_matches(bare(text), alike, 1, cutoff=0.75):
-        return f"did you mean {alike[close[0]]}?"
+    alike = {_bare(each): each for each in known}
+    # Comparing takes time for each character. A name that is cut here is longer than all known ones.
+    for close in difflib.get_close_matches(_bare(str(name)[:60]), alike, 1, cutoff=0.75):
+        return f"did you mean {alike[close]}?"
     return f"known are {', '.join(known)}" if known else "leave it out"
 
 
-def bare(name: str) -> str:
-    """Return a name without what its spellings differ in: ``runid`` for ``run_id``, ``RunID`` and ``run-id``."""
+def _bare(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()
 
 

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.managers.manager import BUILT_IN, PAGE_ITEMS
+from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.projects import chosen, only
 from crawler_lifecycle.domain.values import to_json
 from crawler_lifecycle.gateway.access.operations import signed
@@ -22,7 +22,7 @@ from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import AddJobs, StartManager
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.options import Option, command_line, options_of, read_json, values_of
+from crawler_lifecycle.gateway.page.parts.options import Option, command_line, options_of, values_of
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_MANAGER, PlanRow
 from crawler_lifecycle.web.problems import Problem, of_error, refused
@@ -112,9 +112,7 @@ class Beginnings:
 
     async def _jobs(self, asked: StartManager, given: Mapping[str, str]) -> AddJobs | None:
         """Return the jobs of the form after all checks, so that no manager begins with only a part of them."""
-        rows = [
-            {"spider_args": _object("jobs", n, line)} for n, line in _lines(given.get("jobs", ""))[: PAGE_ITEMS + 1]
-        ]
+        rows = [{"spider_args": args} for args in fields.objects("jobs", given.get("jobs", ""))]
         if not rows and "seal" not in given:
             return None
         body = fields.validated(AddJobs, {"jobs": rows, "seal": "seal" in given})
@@ -126,10 +124,12 @@ class Beginnings:
         """Start a graph, and return the address of its page. Its only step calls the function that builds the rest."""
         body = _common(given) | ({"id": given["id"]} if "id" in given else {})
         if plan is None:
-            for field, kind in (("steps", list), ("context", dict)):
-                if field == "steps" or field in given:
-                    text = given.get(field, "")
-                    body[field] = await in_turn(len(text), _json, field, text, kind)
+            cure = "give a JSON list of steps"
+            steps = given.get("steps", "")
+            body["steps"] = await in_turn(len(steps), fields.read_json, "steps", steps, list, cure)
+            if (context := given.get("context")) is not None:
+                cure = 'give a JSON object, such as {"day": 1}'
+                body["context"] = await in_turn(len(context), fields.read_json, "context", context, dict, cure)
         else:
             name = plan.plan.rpartition(":")[2]
             args = to_json(values_of(options, given), "args")
@@ -225,24 +225,3 @@ def _placed(problem: Problem, places: Sequence[str]) -> Problem:
         if word and int(word[1]) < len(places):
             error.field = places[int(word[1])]
     return problem
-
-
-def _lines(text: str) -> list[tuple[int, str]]:
-    return [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-
-
-def _object(field: str, n: int, line: str) -> dict[str, Any]:
-    try:
-        return fields.one_object(field, line)
-    except Problem:
-        raise refused(field, f'line {n}: give the arguments of one job as JSON, such as {{"page": "2"}}') from None
-
-
-def _json(field: str, text: str, kind: type) -> Any:
-    try:
-        found = read_json(text)
-    except (ValueError, RecursionError, Problem):
-        found = None
-    if not isinstance(found, kind):
-        raise refused(field, "give a JSON list of steps" if kind is list else 'give a JSON object, such as {"day": 1}')
-    return found

@@ -191,15 +191,7 @@ def _methods(app: FastAPI, path: str) -> set[str]:
 
 def _on_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    kinds = [each.field_info.annotation for each in request.scope["route"].dependant.query_params]
-    schema = {"properties": {name: None for kind in kinds for name in getattr(kind, "model_fields", ())}}
-    found = [field_error(item, schema, skip=1) for item in error.errors()[:ERRORS_MAX]]
-    return Problem(422, "invalid_request", _sentence(found), errors=found).response()
-
-
-def _sentence(errors: Sequence[FieldError]) -> str:
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{errors[0].field}: {errors[0].message}{more}"
+    return invalid(error.errors(), {}, skip=1).response()
 
 
 class _Documented(APIRoute):
@@ -243,21 +235,13 @@ def service(
 class JsonBody(Generic[T]):
     """A FastAPI dependency that reads the request's body as a ``T``, strictly.
 
-    ``optional`` allows an empty body and reads it as ``{}``. ``elsewhere`` may say what to do with the name and the
-    value of an unknown field. Raises ``Problem`` with 400, 415 or 422. The routes of a ``service`` describe this body
-    in the OpenAPI document.
+    ``optional`` allows an empty body and reads it as ``{}``. Raises ``Problem`` with 400, 415 or 422. The routes of a
+    ``service`` describe this body in the OpenAPI document.
     """
 
-    def __init__(
-        self,
-        kind: type[T],
-        *,
-        optional: bool = False,
-        elsewhere: Callable[[str, object], str | None] = lambda name, value: None,
-    ) -> None:
+    def __init__(self, kind: type[T], *, optional: bool = False) -> None:
         self.kind = kind
         self.optional = optional
-        self._elsewhere = elsewhere
         self._adapter = TypeAdapter(kind)
 
     async def __call__(self, request: Request) -> T:
@@ -277,16 +261,10 @@ class JsonBody(Generic[T]):
         try:
             return self._adapter.validate_json(raw, strict=True)
         except ValidationError as error:
-            errors = error.errors(include_url=False)[:ERRORS_MAX]
+            errors = error.errors(include_url=False)
             if errors[0]["type"] == "json_invalid":  # Python's parser accepts half a surrogate pair
                 raise Problem(400, "invalid_json", f"body: {errors[0]['msg']}; send valid Unicode") from None
-            found = [self._error(item) for item in errors]
-            raise Problem(422, "invalid_request", _sentence(found), errors=found) from None
-
-    def _error(self, item: Mapping[str, Any]) -> FieldError:
-        found = field_error(item, self._schema)
-        advice = self._elsewhere(found.field, item["input"]) if item["type"] == "extra_forbidden" else None
-        return found.model_copy(update={"message": f"unknown field; {advice}"}) if advice else found
+            raise invalid(errors, self._schema) from None
 
     @functools.cached_property
     def _schema(self) -> dict[str, Any]:
@@ -321,8 +299,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def field_error(item: Mapping[str, Any], schema: Mapping[str, Any], *, skip: int = 0) -> FieldError:
-    """Convert an error of pydantic to our form: field, value and cure. ``schema`` has the names of the known fields."""
+def invalid(errors: Sequence[Mapping[str, Any]], schema: Mapping[str, Any], *, skip: int = 0) -> Problem:
+    """Return the problem 422 with the first errors of pydantic: field, value and cure. ``schema`` has the known fields.
+    ``skip`` parts of each place are not of the caller."""
+    found = [_converted(item, schema, skip) for item in errors[:ERRORS_MAX]]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Problem(422, "invalid_request", f"{found[0].field}: {found[0].message}{more}", errors=found)
+
+
+def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) -> FieldError:
     path = tuple(item["loc"])[skip:]
     cause = item.get("ctx", {}).get("error")
     if isinstance(cause, InvalidRequest):
@@ -341,9 +326,9 @@ def field_error(item: Mapping[str, Any], schema: Mapping[str, Any], *, skip: int
     return FieldError(field=field, value=value, message=f"{value} is not allowed; {message[:1].lower()}{message[1:]}")
 
 
-def check_json(raw: bytes) -> None:
-    """Raise ``Problem`` for broken JSON, for NaN, for a key given twice, and for more values, names or levels than a
-    body may have."""
+def check_json(raw: bytes) -> Any:
+    """Return the parsed text. Raises ``Problem`` for broken JSON, for NaN, for a key given twice, and for more values,
+    names or levels than a body may have."""
     if (values := values_in(raw)) > VALUES_MAX:
         raise refused("body", f"{values} values are too many; send at most {VALUES_MAX} at once")
     try:
@@ -368,6 +353,7 @@ def check_json(raw: bytes) -> None:
             if isinstance(node, _NESTED)
             for child in (node.values() if isinstance(node, dict) else node)
         ]
+    return plain
 
 
 #: Quicker to compare with than ``dict | list``.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -17,8 +15,8 @@ T = TypeVar("T")
 #: Bodies of up to this many bytes are read on the event loop: that takes less time than a change of threads.
 AT_ONCE_MAX = 8 * 1024
 #: Python computes in one thread at a time. With more of them, the event loop would wait longer for its turn.
-_THREADS = ThreadPoolExecutor(1, "bodies")
-_TURNS = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str | None], asyncio.Lock]()
+_THREAD = ThreadPoolExecutor(1, "bodies")
+_TURNS = WeakValueDictionary[object, asyncio.Lock]()
 
 
 async def in_turn(size: int, work: Callable[..., T], *given: object) -> T:
@@ -32,4 +30,4 @@ async def in_turn(size: int, work: Callable[..., T], *given: object) -> T:
     loop = asyncio.get_running_loop()
     turn = _TURNS.setdefault((loop, only()), asyncio.Lock())
     async with turn:
-        return await loop.run_in_executor(_THREADS, partial(contextvars.copy_context().run, work, *given))
+        return await loop.run_in_executor(_THREAD, work, *given)

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from fastapi import Header
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     AwareDatetime,
     BaseModel,
     ConfigDict,
@@ -17,13 +18,12 @@ from pydantic import (
     model_validator,
 )
 
-from crawler_lifecycle.domain.bounds import INT_MAX, LIMITS, SAID_MAX, check_text
+from crawler_lifecycle.domain.bounds import INT_MAX, SAID_MAX, check_text, refusal
 from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import POLLS_MAX, TAGS_MAX, AddedTask, Limits, RunRequest, Trigger, in_our_words
-from crawler_lifecycle.domain.unknown import bare
 from crawler_lifecycle.web.problems import Problem
 
 #: The most tasks of one run that the gateway accepts. It stores them itself, so Temporal does not receive them.
@@ -74,6 +74,13 @@ class NewTask(StrictBody):
     args: Args = Field(default_factory=dict)
 
 
+def _resumed(value: object) -> None:
+    if value is not None:
+        run_id = in_our_words({"run_id": value})["run_id"]
+        place = run_id if type(run_id) is int else "RUN_ID"
+        raise refusal("run_id", value, f"send POST /v1/runs/{place}/resume, which resumes a run")
+
+
 class StartRun(StrictBody):
     """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, but with more tasks allowed."""
 
@@ -97,20 +104,16 @@ class StartRun(StrictBody):
     poll_minutes: list[float] | None = Field(default=None, max_length=POLLS_MAX)
     project: str | None = None
     """Only a caller of all projects may name another one than its own."""
+    run_id: Annotated[None, PlainValidator(_resumed, json_schema_input_type=None)] = Field(
+        default=None,
+        validation_alias=AliasChoices("run_id", "RunID"),
+        description="never given: `POST /v1/runs/{run_id}/resume` resumes a run",
+    )
 
     def request(self) -> RunRequest:
         """Return the request without its tasks and its project. Raises ``InvalidRequest``."""
-        names = set(type(self).model_fields) - {"tasks", "request_id", "args", "project"}
+        names = set(type(self).model_fields) - {"tasks", "request_id", "args", "project", "run_id"}
         return RunRequest(args=texts(self.args), **{name: getattr(self, name) for name in names})
-
-
-def resumed(name: str, value: object) -> str | None:
-    """Return the advice for a start that names a run in any spelling. ``None``: the field is another one."""
-    if bare(name) != "runid":
-        return None
-    run_id = in_our_words({"run_id": value})["run_id"]
-    meant = "" if name in ("run_id", "RunID") else "did you mean run_id? "
-    return f"{meant}A run is resumed by POST /v1/runs/{run_id if LIMITS['run_id'].holds(run_id) else 'RUN_ID'}/resume"
 
 
 class StopBody(StrictBody):

@@ -59,9 +59,9 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from .requests import AddedTasks, AddTasksBody, IdempotencyKey, ResendExport, ResumeRun, StartRun, StopRun, resumed
+from .requests import AddedTasks, AddTasksBody, IdempotencyKey, ResendExport, ResumeRun, StartRun, StopRun
 
-_Start = Annotated[StartRun, Depends(JsonBody(StartRun, elsewhere=resumed))]
+_Start = Annotated[StartRun, Depends(JsonBody(StartRun))]
 _Stop = Annotated[StopRun, Depends(JsonBody(StopRun, optional=True))]
 _Resume = Annotated[ResumeRun, Depends(JsonBody(ResumeRun, optional=True))]
 _Tasks = Annotated[AddTasksBody, Depends(JsonBody(AddTasksBody))]

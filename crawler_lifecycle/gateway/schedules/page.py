@@ -40,6 +40,7 @@ _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failur
 _TEXTS = ("cron", "time_zone", "start_at", "end_at", "overlap")
 _TARGET = ("crawler", "args", "plan", "argv", "target_name", "tags", "request")
 _KNOWN = ("name", "revision", "kind", *_TARGET, *_NUMBERS, *_TEXTS, "excluded", "paused", "was_paused", "reason")
+_REQUEST = 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}'
 _NEW = {"kind": "run", "time_zone": "UTC"}
 #: For each field that an error of the API names, the field of the form. ``request`` has the other fields of a target.
 _PLACES = {
@@ -119,7 +120,7 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
         own |= {"plan": given["plan"].strip()} if "plan" in given else {}
         own |= {"argv": fields.words("argv", given["argv"])} if "argv" in given else {}
     own |= {"tags": fields.parts(given["tags"])} if "tags" in given else {}
-    more = fields.one_object("request", given["request"]) if "request" in given else {}
+    more = fields.read_json("request", given["request"], dict, _REQUEST) if "request" in given else {}
     for name in own:
         if name in more:
             raise refused("request", f"{name}: the form has a field for it above; leave it out here")

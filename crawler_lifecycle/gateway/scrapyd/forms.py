@@ -46,8 +46,7 @@ class Form:
         """Remove a required field and return its value. Raises ``Problem``."""
         found = self.get(name)
         if found is None:
-            sent = f"; the form has {', '.join(self._fields)[:200]}" if self._fields else ""
-            raise refused(f"'{name}' parameter is required; send it as a field of a form{sent}")
+            raise refused(f"'{name}' parameter is required; send it as a field of a form")
         return found
 
     def number(self, name: str) -> float:

@@ -134,7 +134,7 @@ def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world:
         ({"request": "[" * 100_000}, "request", "nested"),
         ({"request": '{"colour": 1}'}, "request", "unknown field"),
         ({"request": '{"crawler": "plain"}'}, "request", "the form has a field for it"),
-        ({"request": '{"run_id": 7}'}, "request", "unknown field"),
+        ({"request": '{"run_id": 7}'}, "request", "send POST /v1/runs/7/resume"),
         ({"request": '{"due_at": "2026-11-20T00:00:00Z"}'}, "request", "each due time has its own"),
         ({"cron": "61 2 * * *"}, "cron", "61"),
         ({"cron": ""}, "cron", "give either cron"),

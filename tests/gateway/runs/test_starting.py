@@ -339,7 +339,7 @@ def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) ->
 
 
 def test_the_body_has_every_field_of_a_run_request() -> None:
-    fields = {f.name for f in dataclasses.fields(RunRequest)} - {"run_id", "rerun"}
+    fields = {f.name for f in dataclasses.fields(RunRequest)} - {"rerun"}
     assert set(StartRun.model_fields) == fields
     plain, defaults = StartRun(crawler="plain").request(), RunRequest(crawler="plain")
     assert plain == defaults

@@ -23,7 +23,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
-from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, check_json, field_error, of_error, refused
+from crawler_lifecycle.web.problems import Problem, check_json, invalid, of_error, refused
 from crawler_lifecycle.web.turns import in_turn
 
 #: The most fields of one form: a selection of 500 runs, and some more. The most lines of all its fields: 10,000 tasks.
@@ -32,6 +32,7 @@ _KIND = "application/x-www-form-urlencoded"
 
 T = TypeVar("T", bound=BaseModel)
 R = TypeVar("R")
+J = TypeVar("J")
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -80,10 +81,7 @@ def validated(kind: type[T], values: Mapping[str, object]) -> T:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        schema = kind.model_json_schema()
-        found = [field_error(item, schema) for item in error.errors(include_url=False)[:ERRORS_MAX]]
-        detail = "; ".join(f"{one.field}: {one.message}" for one in found)
-        raise Problem(422, "invalid_request", detail, errors=found) from None
+        raise invalid(error.errors(include_url=False), kind.model_json_schema()) from None
 
 
 #: The most actions that are remembered.
@@ -271,16 +269,22 @@ def whole(text: str) -> int | str:
     return int(text) if _WHOLE.fullmatch(text.strip()) else text
 
 
-def one_object(field: str, text: str) -> dict[str, object]:
-    """Read a JSON object, as strictly as a body of the API. Raises ``Problem`` 422."""
+def read_json(field: str, text: str, kind: type[J], cure: str) -> J:
+    """Read JSON as strictly as a body of the API. Raises ``Problem`` 422, with the ``cure`` for another ``kind``."""
     try:
-        check_json(text.encode())
+        found = check_json(text.encode())
     except Problem as problem:
-        raise refused(field, problem.detail.removeprefix("body: ")) from None
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise refused(field, 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}')
+        raise refused(field, f"{cure} ({problem.detail.removeprefix('body: ')})") from None
+    if not isinstance(found, kind):
+        raise refused(field, cure)
     return found
+
+
+def objects(field: str, text: str) -> list[dict[str, Any]]:
+    """Read one JSON object in each line that is not empty. Raises ``Problem`` 422."""
+    cure = 'write the arguments as JSON, such as {"page": "2"}'
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [read_json(field, line, dict, f"line {n}: {cure}") for n, line in lines]
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:

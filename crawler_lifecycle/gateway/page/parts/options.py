@@ -68,14 +68,8 @@ class Option:
             case "bool":
                 return _BOOLEANS.get(text)
             case "json" | "object":
-                return value if isinstance(value := read_json(text), dict) or self.kind == "json" else None
+                return value if isinstance(value := check_json(text.encode()), dict) or self.kind == "json" else None
         return text
-
-
-def read_json(text: str) -> Any:
-    """Read a value, as strictly as a body of the API. Raises ``Problem``, ``RecursionError`` or ``ValueError``."""
-    check_json(text.encode())
-    return json.loads(text)
 
 
 def options_of(plan: PlanRow) -> list[Option]:

@@ -108,23 +108,8 @@ def _body(pairs: fields.Pairs) -> StartRun:
     settings = fields.assignments("settings", given.get("settings", ""))
     body["settings"] = {name: value.strip() for name, value in settings.items()}
     if "tasks" in given:
-        body["tasks"] = _tasks(given["tasks"])
+        body["tasks"] = [{"args": args} for args in fields.objects("tasks", given["tasks"])]
     return fields.validated(StartRun, body)
-
-
-def _tasks(text: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for n, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            args = json.loads(line)
-        except (ValueError, RecursionError):
-            args = None
-        if not isinstance(args, dict):
-            raise refused("tasks", f'line {n}: write the arguments of one task as JSON, such as {{"page": "2"}}')
-        found.append({"args": args})
-    return found
 
 
 def _wrong(problem: Problem) -> fields.Wrong:
