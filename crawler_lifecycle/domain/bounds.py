@@ -33,7 +33,7 @@ YEAR_S = 366 * DAY_S
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
 #: The most values in a body of JSON, with its arrays and objects, and in an input of a workflow. Even the shortest
 #: value takes time to validate.
-VALUES_MAX, INPUT_VALUES_MAX = 150_000, 50_000
+VALUES_MAX, INPUT_VALUES_MAX = 150_000, 30_000
 #: The most bytes of JSON of the tasks in one deployment call. With the fields that the tasks share, a call stays below
 #: one megabyte, a usual limit of proxies.
 OFFER_BYTES_MAX = 768 * 1024
@@ -63,10 +63,10 @@ def values_in(text: bytes) -> int:
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it, at most 120 characters. Of a long text, only the beginning is converted."""
+    """Return a value as errors show it, at most 120 characters. Only the beginning of a long one is converted."""
     if isinstance(value, int) and abs(value) >= 10**60:
         return "a very large number"
-    text = repr(value[:200] if isinstance(value, str) else value)
+    text = repr(value[:120] if isinstance(value, str | list) else value)
     return text if len(text) <= 120 else f"{text[:119]}…"
 
 

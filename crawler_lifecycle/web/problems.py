@@ -261,6 +261,8 @@ class JsonBody(Generic[T]):
         try:
             return self._adapter.validate_json(raw, strict=True)
         except ValidationError as error:
+            if error.error_count() > NAMES_MAX:  # they would all be built, to show the first
+                raise refused("body", f"{error.error_count()} values do not fit; see /openapi.json") from None
             errors = error.errors(include_url=False)
             if errors[0]["type"] == "json_invalid":  # Python's parser accepts half a surrogate pair
                 raise Problem(400, "invalid_json", f"body: {errors[0]['msg']}; send valid Unicode") from None
@@ -315,7 +317,7 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
     field = ""
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
-    field = field or "body"
+    field = field[:100] or "body"
     kind, value = item["type"], shown(item.get("input"))
     if kind == "missing":
         return FieldError(field=field, message="missing; give it")
