@@ -143,6 +143,23 @@ async def test_tools_say_what_they_change_and_wrong_arguments_reach_no_gateway(a
         assert "validation error" in text, tool
 
 
+async def test_an_argument_that_a_tool_does_not_have_is_refused(assistant: Assistant, world: World) -> None:
+    """The SDK would drop it: with ``project=a`` and a token of b, a run would start in b."""
+    async with Client(mcp.build(assistant.connect)) as client:
+        schemas = [tool.input_schema for tool in (await client.list_tools()).tools]
+    assert {schema["additionalProperties"] for schema in schemas} == {False}
+    for tool, arguments, told in (
+        ("start_run", {"crawler": "plain", "project": "a"}, "project: unknown argument; known are crawler, args"),
+        ("start_run", {"crawler": "plain", "requestId": "x"}, "requestId: unknown argument; did you mean request_id?"),
+        ("why", {"runID": 1}, "runID: unknown argument; did you mean run_id?"),
+        ("list_crawlers", {"x": 1}, "x: unknown argument; leave it out"),
+    ):
+        failed, text = await assistant.call(tool, **arguments)
+        assert failed
+        assert text.startswith(told), text
+    assert world.workflows.started == []
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_what_a_crawler_wrote_cannot_leave_its_enclosure(last: bool) -> None:
     text = EVIL + "\x1b[2J\r\u202eold\u2028\x85\ud800" + "x" * 30_000 + "the end"

@@ -188,6 +188,36 @@ def test_an_absurd_form_costs_little(client: TestClient, parsing_s: float, name:
     assert spent < TIMES_MAX * parsing_s, f"{spent:.3f} s, parsing {parsing_s:.3f} s"
 
 
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+HEADS: dict[str, tuple[str, dict[str, str]]] = {
+    "unknown parameters": ("/v1/runs?" + "&".join(f"a{n}" for n in range(1400)), {}),
+    "wrong values": ("/v1/runs?" + "&".join(["status=X"] * 800), {}),
+    "the same filter": ("/v1/runs?" + "&".join(["status=FAILED"] * 560), {}),
+    "a token of a page": ("/v1/runs?page_token=" + "A" * 8000, {}),
+    "a number": ("/v1/runs?page_size=" + "9" * 8000, {}),
+    "a time": ("/v1/runs?created_from=" + "2" * 8000, {}),
+    "a path": ("/" + "/a" * 4000, {}),
+    "cookies": ("/v1/runs", {"Cookie": "; ".join(f"a{n}=1" for n in range(3000))}),
+    "ETags": ("/v1/runs", {"If-None-Match": '"a",' * 7000}),
+    "encodings": ("/v1/runs", {"Accept-Encoding": "gzip," * 5000}),
+    "a position": ("/v1/events", {"Last-Event-ID": "9" * 30_000}),
+    "an origin": ("/v1/runs", {"Origin": "http://" + "a." * 15_000}),
+    "a token": ("/v1/runs", {"Authorization": "Bearer " + "a." * 15_000}),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_an_absurd_head_costs_little(client: TestClient, name: str) -> None:
+    def spent(path: str, headers: dict[str, str]) -> float:
+        began = time.process_time()
+        assert client.get(path, headers=headers).status_code < 500
+        return time.process_time() - began
+
+    plain = min(spent("/v1/runs", {}) for _ in range(5))
+    assert min(spent(*HEADS[name]) for _ in range(5)) < 8 * plain
+
+
 # --- what waits for whom ----------------------------------------------------------------------------------------------
 
 
