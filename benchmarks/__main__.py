@@ -27,6 +27,7 @@ from benchmarks import (
     rows,
     schedules,
     taking_up,
+    tenants,
     throughput,
     truth,
     truth_faults,
@@ -56,6 +57,7 @@ BENCHMARKS = {
     "rows": rows.main,
     "capacity": capacity.main,
     "schedules": schedules.main,
+    "tenants": tenants.main,
     "truth": truth.main,
     "webhooks": webhooks.main,
     "rest": truth_faults.rest,
@@ -76,6 +78,7 @@ LONG = (
     "kubernetes-kubelet",
     "retries",
     "capacity",
+    "tenants",
 )
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -43,6 +43,7 @@ PAGE = 50
 READINGS = size(60, 3)
 #: Seconds that a service may need on a busy machine until it answers.
 START_S = 120.0
+OPEN = {"LIFECYCLE_GATEWAY__OPEN": "true"}
 CATALOGUE = "- name: books\n  kind: command\n  command: ['true']\n  args: {shelf: {default: a}}\n"
 
 
@@ -82,8 +83,8 @@ class Gateway:
 
 
 @contextmanager
-def running_gateway(folder: Path, database: str, temporal: str) -> Iterator[Gateway]:
-    """A gateway and its scheduler service, open to this machine."""
+def running_gateway(folder: Path, database: str, temporal: str, access: Mapping[str, str] = OPEN) -> Iterator[Gateway]:
+    """A gateway and its scheduler service, by default open to this machine."""
     catalogue = folder / "crawlers.yaml"
     catalogue.write_text(CATALOGUE)
     ports = processes.free_port(), processes.free_port()
@@ -96,7 +97,7 @@ def running_gateway(folder: Path, database: str, temporal: str) -> Iterator[Gate
         "LIFECYCLE_SCHEDULER__PORT": str(ports[0]),
         "LIFECYCLE_SCHEDULER__URL": f"http://127.0.0.1:{ports[0]}",
         "LIFECYCLE_GATEWAY__PORT": str(ports[1]),
-        "LIFECYCLE_GATEWAY__OPEN": "true",
+        **access,
     }
     with ExitStack() as stack:
         for role, port in (("scheduler", ports[0]), ("gateway", ports[1])):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.bounds import VALUES_MAX, values_in
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.unknown import advise
-from crawler_lifecycle.gateway.access.operations import ACCESS, BODY_MAX, BODY_OF_TASKS_MAX
+from crawler_lifecycle.gateway.access.operations import ACCESS, BODY_MAX
 from crawler_lifecycle.gateway.page.parts import forms
 from crawler_lifecycle.gateway.runs.requests import TASKS_MAX
 from crawler_lifecycle.gateway.scrapyd.forms import FIELDS_MAX
@@ -29,27 +29,13 @@ from crawler_lifecycle.web.problems import DEPTH_MAX, ERRORS_MAX, NAMES_MAX, Jso
 from crawler_lifecycle.web.turns import AT_ONCE_MAX, in_turn
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.served import served
+from tests.support.absurd import ATTACKS, FORMS, filled
 from tests.support.examples import examples
 
 DOCS = Path(__file__).parents[3] / "docs"
 JSON = {"Content-Type": "application/json"}
 #: What a body may cost: how many times the seconds of processor in which 2 MiB of short values are parsed, and MiB.
 TIMES_MAX, MIB_MAX = 12.0, 160
-
-
-def filled(before: str, part: str, after: str, size: int = BODY_OF_TASKS_MAX) -> bytes:
-    """A body with as many equal parts as fit."""
-    count = (size - len(before) - len(after)) // (len(part) + 1)
-    return (before + ",".join([part] * count) + after).encode()
-
-
-def named(before: str, value: str, after: str, count: int) -> bytes:
-    """A body with this many different names."""
-    return (before + ",".join(f'"k{n}":{value}' for n in range(count)) + after).encode()
-
-
-def nested(depth: int) -> str:
-    return "[" * depth + "]" * depth
 
 
 @pytest.fixture(scope="module")
@@ -73,44 +59,6 @@ def peak_mib() -> Callable[[], float]:
 
     before = high()
     return lambda: high() - before
-
-
-ATTACKS: dict[str, tuple[str, str, bytes]] = {
-    "a million steps": ("POST", "/v1/graphs", filled('{"steps":[', "1", "]}")),
-    "steps up to the bound": ("POST", "/v1/graphs", filled('{"steps":[', "1", "]}", 299_000)),
-    "150,000 unknown fields": ("POST", "/v1/runs", named('{"crawler":"plain",', "1", "}", 150_000)),
-    "unknown fields up to the bound": ("POST", "/v1/runs", named('{"crawler":"plain",', "1", "}", NAMES_MAX - 1)),
-    "130,000 arguments": ("POST", "/v1/runs", named('{"crawler":"plain","args":{', '"1"', "}}", 130_000)),
-    "wrong arguments up to the bound": (
-        "POST",
-        "/v1/runs",
-        named('{"crawler":"plain","args":{', "[]", "}}", NAMES_MAX),
-    ),
-    "80,000 tasks": ("POST", "/v1/runs", filled('{"crawler":"plain","tasks":[', "{}", "]}", 240_000)),
-    "70,000 tasks": ("POST", "/v1/runs", filled('{"crawler":"plain","tasks":[', "{}", "]}", 210_000)),
-    "wrong tasks": (
-        "POST",
-        "/v1/runs",
-        filled('{"crawler":"plain","tasks":[', '{"args":{"a":[],"b":[]}}', "]}", 240_000),
-    ),
-    "outcomes": ("POST", "/v1/runs", filled('{"crawler":"plain","retries":{"on":[', "1", "]}}", 299_000)),
-    "a million tags": ("POST", "/v1/runs", filled('{"crawler":"plain","tags":[', "1", "]}")),
-    "long numbers": ("POST", "/v1/runs", filled('{"crawler":"plain","poll_minutes":[', "9" * 4299, "]}")),
-    "commas in a text": ("POST", "/v1/runs", b'{"crawler":"' + b"," * 2_000_000 + b'"}'),
-    "a reason of a mebibyte": ("POST", "/v1/runs/1/stop", b'{"reason":"' + b"x" * (BODY_MAX - 20) + b'"}'),
-    "a list as a reason": ("POST", "/v1/runs/1/stop", filled('{"reason":[', "1", "]}", BODY_MAX)),
-    "a name of a mebibyte": ("POST", "/v1/runs/1/stop", b'{"' + b"x" * (BODY_MAX - 20) + b'":1}'),
-    "wrong jobs": ("POST", "/v1/managers/1/jobs", filled('{"jobs":[', '{"a":1,"b":2,"c":3}', "]}", BODY_MAX)),
-    "wrong names of steps": ("POST", "/v1/graphs/g/cancel", filled('{"names":[', "1", "]}", BODY_MAX)),
-    "a page of numbers": ("PUT", "/v1/graphs/g/pages/0", filled('{"steps":[', "1", "]}")),
-    "a target of a schedule": (
-        "PUT",
-        "/v1/schedules/s",
-        filled('{"run":{"crawler":"plain","tags":[', "1", "]}}", BODY_MAX),
-    ),
-    "a filter of a webhook": ("PUT", "/v1/webhooks/w", filled('{"url":"https://a","events":[', "1", "]}", BODY_MAX)),
-    "deep": ("POST", "/v1/runs", f'{{"crawler":{nested(500_000)}}}'.encode()),
-}
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -165,16 +113,6 @@ def test_values_are_counted_as_they_are() -> None:
 # --- forms ------------------------------------------------------------------------------------------------------------
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Origin": BASE}
-FORMS = {
-    "lines of tasks": ("/runs/new", b"key=%s&crawler=plain&tasks=" % (b"0" * 32) + b"%7B%7D%0A" * 200_000),
-    "lines of settings": ("/runs/new", b"key=%s&crawler=plain&settings=" % (b"0" * 32) + b"%0A" * 600_000),
-    "tags": ("/runs/new", b"key=%s&crawler=plain&tags=" % (b"0" * 32) + b"a," * 1_000_000),
-    "escapes": ("/runs/new", b"key=" + b"%41" * 690_000),
-    "fields": ("/runs/new", b"&".join([b"key=1"] * 300_000)),
-    "options": ("/start/manager", b"plan=x" + (b"&opt-a=" + b"x" * 1000) * 1900),
-    "steps": ("/start/graph", b"plan=json&key=%s&steps=[" % (b"0" * 32) + b"1," * 1_000_000 + b"1]"),
-    "a schedule": ("/schedules/new", b'name=s&kind=run&request={"tags":[' + b"1," * 500_000 + b"1]}"),
-}
 
 
 @pytest.mark.parametrize("name", FORMS)
