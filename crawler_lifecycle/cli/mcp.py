@@ -184,19 +184,20 @@ def build(connect: Callable[[], Gateway]) -> MCPServer:
         """The SDK drops arguments that a tool does not have. So a run would start without what was asked for it."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-            own = next((tool.parameters["properties"] for tool in made if tool.name == name), arguments)
+            own = made[name].parameters["properties"] if name in made else arguments
             for unknown in (given for given in arguments if given not in own):
                 raise ToolError(f"{unknown[:100]}: unknown argument; {advise(unknown, own)}")
             return await super().call_tool(name, arguments, context)
 
-    tools, made = Tools(connect), list[Tool]()
+    tools, made = Tools(connect), dict[str, Tool]()
     reads = (tools.list_runs, tools.list_crawlers, tools.describe_run, tools.why, tools.logs, tools.items)
     for tool in (*reads, tools.start_run, tools.stop_run):
         changes = None if tool in reads else tool == tools.stop_run
         hints = ToolAnnotations(read_only_hint=tool in reads, destructive_hint=changes)
-        made.append(Tool.from_function(told(tool), annotations=hints, structured_output=False))
-        made[-1].parameters["additionalProperties"] = False
-    return Strict("crawler-lifecycle", version=installed(), instructions=INSTRUCTIONS, log_level="WARNING", tools=made)
+        one = made[tool.__name__] = Tool.from_function(told(tool), annotations=hints, structured_output=False)
+        one.parameters["additionalProperties"] = False
+    version, offered = installed(), list(made.values())
+    return Strict("crawler-lifecycle", version=version, instructions=INSTRUCTIONS, log_level="WARNING", tools=offered)
 
 
 def mcp() -> None:

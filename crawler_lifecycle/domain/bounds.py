@@ -62,6 +62,12 @@ def values_in(text: bytes) -> int:
     return 1 + sum(map(text.count, (b",", b"[", b"{")))
 
 
+def check_values(field: str, text: bytes, most: int) -> None:
+    """Raise ``InvalidRequest`` for JSON of more values than ``most``."""
+    if (values := values_in(text)) > most:
+        raise InvalidRequest(f"{field}: {values} values are too many; send at most {most} at once")
+
+
 def shown(value: object) -> str:
     """Return a value as errors show it, at most 120 characters. Only the beginning of a long one is converted."""
     if isinstance(value, int) and abs(value) >= 10**60:

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
-from crawler_lifecycle.domain.bounds import VALUES_MAX, shown, values_in
+from crawler_lifecycle.domain.bounds import VALUES_MAX, check_values, shown
 from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     LifecycleError,
@@ -329,10 +329,12 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
 
 
 def check_json(raw: bytes) -> Any:
-    """Return the parsed text. Raises ``Problem`` for broken JSON, for NaN, for a key given twice, and for more values,
-    names or levels than a body may have."""
-    if (values := values_in(raw)) > VALUES_MAX:
-        raise refused("body", f"{values} values are too many; send at most {VALUES_MAX} at once")
+    """Return the parsed text.
+
+    Raises ``Problem`` for broken JSON, for NaN, for a key given twice, and for more names or levels than a body may
+    have, and ``InvalidRequest`` for more values.
+    """
+    check_values("body", raw, VALUES_MAX)
     try:
         plain = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_twins)
     except json.JSONDecodeError as error:

@@ -1,12 +1,13 @@
-"""Work on large bodies, beside the event loop and fairly shared."""
+"""Work on what is large: beside the event loop, and fairly shared by projects."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from weakref import WeakValueDictionary
+
+from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.projects import only
 
@@ -14,20 +15,24 @@ T = TypeVar("T")
 
 #: Bodies of up to this many bytes are read on the event loop: that takes less time than a change of threads.
 AT_ONCE_MAX = 8 * 1024
-#: Python computes in one thread at a time. With more of them, the event loop would wait longer for its turn.
-_THREAD = ThreadPoolExecutor(1, "bodies")
 _TURNS = WeakValueDictionary[object, asyncio.Lock]()
 
 
-async def in_turn(size: int, work: Callable[..., T], *given: object) -> T:
-    """Return ``work(*given)``, which reads ``size`` bytes. Raises what ``work`` raises.
+def turn() -> asyncio.Lock:
+    """Return the lock of the caller's project. It is held while something large is read or stored.
 
-    Large bodies are read in a thread. Of each project one is read at a time, so that a project with many of them does
-    not delay the others.
+    Python computes in one thread at a time. So of many large requests of one project, only one competes with the event
+    loop and with other projects.
+    """
+    return _TURNS.setdefault((asyncio.get_running_loop(), only()), asyncio.Lock())
+
+
+async def in_turn(size: float, work: Callable[..., T], *given: object) -> T:
+    """Return ``work(*given)``, which reads ``size`` bytes (``inf``: many). Raises what ``work`` raises.
+
+    What is large is read in a thread, in the turn of the caller's project.
     """
     if size <= AT_ONCE_MAX:
         return work(*given)
-    loop = asyncio.get_running_loop()
-    turn = _TURNS.setdefault((loop, only()), asyncio.Lock())
-    async with turn:
-        return await loop.run_in_executor(_THREAD, work, *given)
+    async with turn():
+        return await run_in_threadpool(work, *given)

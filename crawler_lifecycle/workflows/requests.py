@@ -18,7 +18,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, shown, values_in
+from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, shown
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.commands import GraphOrder
 from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder
@@ -66,6 +66,8 @@ def read_update(kind: type[A], value: object) -> A:
         found: A = _strictly(adapter, value)
     except ValidationError as error:
         raise invalid(in_words(error, adapter.json_schema())) from None
+    except InvalidRequest as error:
+        raise invalid(str(error)) from None
     return found
 
 
@@ -142,15 +144,14 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _strictly(adapter: TypeAdapter[A], value: object) -> A:
     """Read a value strictly, as the gateway reads a body: ``true`` and ``"5"`` are no numbers.
 
-    Raises ``ValidationError``, or ``ApplicationError`` for more values than an input may have: a workflow that computes
+    Raises ``ValidationError``, or ``InvalidRequest`` for more values than an input may have: a workflow that computes
     for seconds counts as stuck. Only from JSON does the strict validation accept times and enums as texts.
     """
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
         return adapter.validate_python(value)
-    if (values := values_in(text)) > INPUT_VALUES_MAX:
-        raise invalid(f"input: {values} values are too many; send at most {INPUT_VALUES_MAX}")
+    check_values("input", text, INPUT_VALUES_MAX)
     return adapter.validate_json(text, strict=True)
 
 

@@ -27,7 +27,7 @@ from crawler_lifecycle.activities.child_runs import (
     next_workflow_id,
 )
 from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
-from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, refusal, values_in
+from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, Overtaken, RowUnreadable
 from crawler_lifecycle.domain.graph.commands import (
@@ -285,11 +285,10 @@ class GraphActivities:
 
 def crawl_request(job: Mapping[str, Any]) -> RunRequest:
     """Return the run request of a crawl step. Raises ``InvalidRequest`` that names the field."""
-    text = json.dumps(dict(job)).encode()
-    if (values := values_in(text)) > INPUT_VALUES_MAX:
-        raise InvalidRequest(f"crawl: {values} values are too many; give at most {INPUT_VALUES_MAX}")
+    sent = json.dumps(dict(job)).encode()
+    check_values("crawl", sent, INPUT_VALUES_MAX)
     try:
-        return _REQUEST.validate_json(text, strict=True)
+        return _REQUEST.validate_json(sent, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         text = first["msg"].removeprefix("Value error, ")

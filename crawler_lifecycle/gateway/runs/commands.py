@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import attempt_workflow_id
-from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.domain.run import INLINE_TASKS_MAX, RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_key, caller_name, check_own
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.retention.deletion import DeletionStore
@@ -42,6 +42,7 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
+from crawler_lifecycle.web.turns import turn
 
 from .crawlers import Crawlers
 from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun, same_id, texts
@@ -197,7 +198,9 @@ class Commands:
             known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args, caller_key())
+                # Many tasks take the database long to store.
+                async with turn() if len(args or ()) > INLINE_TASKS_MAX else contextlib.nullcontext():
+                    return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args, caller_key())
             except DuplicateRequest:
                 if known is not None or await run_in_threadpool(self.runs.find_run, request_id) is None:
                     raise  # without a run, the id belongs to another project
@@ -283,7 +286,8 @@ class Commands:
         own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
         await run_in_threadpool(check_tasks, crawler, own, settings, args)
         with mismatch("Idempotency-Key", run_id=run_id):
-            added = await run_in_threadpool(self.additions.add_tasks, run_id, request_id, args)
+            async with turn() if len(args) > INLINE_TASKS_MAX else contextlib.nullcontext():
+                added = await run_in_threadpool(self.additions.add_tasks, run_id, request_id, args)
         notes = (self.crawlers.note(), await self._wake(row))
         return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
 

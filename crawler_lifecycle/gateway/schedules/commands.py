@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper
+from crawler_lifecycle.web.turns import in_turn
 
 _REQUEST = TypeAdapter(RunRequest)
 
@@ -163,7 +165,7 @@ class ScheduleCommands:
     async def put(self, name: str, body: PutSchedule) -> Commanded[ScheduleRow]:
         """Create a schedule, or change its definition. A repeat changes nothing."""
         check_schedule_name(name)
-        spec = body.spec()
+        spec = await in_turn(math.inf if body.graph else 0, body.spec)
         before = await self.seen(name)
         project = chosen(body.project, before.project if before else DEFAULT)
         note = await self._check_target(name, body, spec, project)
@@ -181,7 +183,10 @@ class ScheduleCommands:
             return self.crawlers.note()
         if body.manager is not None:
             return await self.managers.check_plan(body.manager, project)
-        return await self.graphs.check_steps(body.graph.spec().steps, project) if body.graph is not None else None
+        if body.graph is not None:
+            graph = await in_turn(math.inf, body.graph.spec)
+            return await self.graphs.check_steps(graph.steps, project)
+        return None
 
     async def delete(self, name: str) -> Commanded[ScheduleRow]:
         """Delete a schedule: it has no more firings. Its past firings stay recorded, and their runs continue."""

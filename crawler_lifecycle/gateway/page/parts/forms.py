@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import math
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -349,7 +350,8 @@ async def keep(commands: Put, given: Mapping[str, str], body: Any, pause: Any) -
     """Create or change the schedule or webhook that a form names. Then pause or resume it, as the form says."""
     name = given.get("name", "").strip()
     row = await commands.seen(name)
-    if row is None or row.definition != body.spec().document():
+    spec = await in_turn(math.inf, body.spec)
+    if row is None or row.definition != spec.document():
         check_seen(given, None if row is None else row.revision)
         await commands.put(name, signed(body))
     if "paused" in given and "was_paused" not in given:
