@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.page.parts.options import Option, command_line, o
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_MANAGER, PlanRow
 from crawler_lifecycle.web.problems import Problem, of_error, refused
-from crawler_lifecycle.web.turns import in_turn
+from crawler_lifecycle.web.turns import in_turn, turn
 
 #: The choice of a graph that is sent as JSON.
 AS_JSON = "json"
@@ -138,7 +138,8 @@ class Beginnings:
             body = {"name": name, **body, "steps": [step]}
         body["options"] = {"fail_fast": "fail_fast" in given}
         body["options"] |= {"max_parallel": fields.whole(given["max_parallel"])} if "max_parallel" in given else {}
-        started = (await self.graphs.start(signed(fields.validated(StartGraph, body)), given["key"])).row
+        async with turn():
+            started = (await self.graphs.start(signed(fields.validated(StartGraph, body)), given["key"])).row
         return f"/graphs/{quote(started.key, safe='')}"
 
 

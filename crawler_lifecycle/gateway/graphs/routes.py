@@ -47,6 +47,7 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.turns import turn
 
 from .commands import (
     FINGERPRINT,
@@ -97,7 +98,8 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         `id` identifies the graph. A repeat with the same id and content finds the graph; other content is refused. The
         default of `id` is the `Idempotency-Key`.
         """
-        done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
+        async with turn():  # its steps take the database long to store
+            done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
         return AcceptedGraph.of(done.row, note=done.note)
 
@@ -108,13 +110,16 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         """
         if not 0 <= page < PAGES_MAX:
             raise InvalidRequest(f"page: {page} is not allowed; give 0 to {PAGES_MAX - 1}")
-        done = await commands.add_page(id, page, await request.body(), whose)
+        data = await request.body()
+        async with turn():
+            done = await commands.add_page(id, page, data, whose)
         return AcceptedGraph.of(done.row, note=done.note)
 
     @app.post("/v1/graphs/{id}/start", operation_id="startDraft", status_code=202, responses=same)
     async def start_draft(id: str, response: Response, whose: _Whose = None) -> AcceptedGraph:
         """Start a draft that has all its pages. If a check fails, nothing starts, and the draft is removed."""
-        return answer(await commands.start_draft(id, whose), response)
+        async with turn():
+            return answer(await commands.start_draft(id, whose), response)
 
     @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
     async def cancel(id: str, body: _Cancel, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
@@ -141,7 +146,9 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         """Add steps to a graph, even if it has ended. The body is a page as for a draft, but without a context. More
         steps are sent as the pages of a draft, whose id `draft` names: all are added at once, or none.
         """
-        return await commands.append(id, await request.body(), same_id(None, idempotency_key), draft)
+        data = await request.body()
+        async with turn():
+            return await commands.append(id, data, same_id(None, idempotency_key), draft)
 
     @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
     async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
