@@ -192,12 +192,14 @@ def build(connect: Callable[[], Gateway]) -> MCPServer:
     tools, made = Tools(connect), dict[str, Tool]()
     reads = (tools.list_runs, tools.list_crawlers, tools.describe_run, tools.why, tools.logs, tools.items)
     for tool in (*reads, tools.start_run, tools.stop_run):
-        changes = None if tool in reads else tool == tools.stop_run
-        hints = ToolAnnotations(read_only_hint=tool in reads, destructive_hint=changes)
-        one = made[tool.__name__] = Tool.from_function(told(tool), annotations=hints, structured_output=False)
-        one.parameters["additionalProperties"] = False
-    version, offered = installed(), list(made.values())
-    return Strict("crawler-lifecycle", version=version, instructions=INSTRUCTIONS, log_level="WARNING", tools=offered)
+        hints = ToolAnnotations(read_only_hint=tool in reads, destructive_hint=tool == tools.stop_run)
+        offer = Tool.from_function(told(tool), annotations=hints, structured_output=False)
+        offer.parameters["additionalProperties"] = False
+        made[offer.name] = offer
+    offers = list(made.values())
+    return Strict(
+        "crawler-lifecycle", version=installed(), instructions=INSTRUCTIONS, log_level="WARNING", tools=offers
+    )
 
 
 def mcp() -> None:

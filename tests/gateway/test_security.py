@@ -52,7 +52,8 @@ def test_what_is_not_declared_is_refused_by_name(world: World, client: TestClien
             answer = client.post(path.format(run_id), json={**body, name: value})
             assert answer.status_code == 422, (path, name)
             assert [error["field"] for error in answer.json()["errors"]] == [name]
-            assert "unknown" in answer.json()["errors"][0]["message"]
+            resumed = path == "/v1/runs" and name == "run_id"
+            assert ("/resume" if resumed else "unknown") in answer.json()["errors"][0]["message"]
         assert world.store.runs.get_run(run_id) == before
         assert len(world.store.runs.list_runs()) == 1
 
