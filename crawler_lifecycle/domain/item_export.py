@@ -21,8 +21,10 @@ COLUMNS_MAX, LEFT_OUT = 1_000, "(left out)"
 PIECE, PAUSE_ITEMS = 64 * 1024, 500
 PAUSE: Final = object()
 """A mark in a stream of items, in place of skipped items."""
-#: Texts that a spreadsheet would execute as a formula. Numbers with a sign are harmless.
-_FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$)")
+#: Texts that a spreadsheet would execute as a formula, also behind a byte order mark, which readers of the first cell
+#: remove. Numbers with a sign are harmless.
+_FORMULA = re.compile(r"\ufeff*(?:[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$))")
+_ROW_END = "\r\n"
 
 
 def chosen(
@@ -61,7 +63,7 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
     head, columns, leaves_out = yield from read_head(source)
     names = list(dict.fromkeys(fields or columns))
     more = [LEFT_OUT] if fields is None and leaves_out else []
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(_Rows(text), lineterminator=_ROW_END)
     writer.writerow([*map(_harmless, names), *more])
 
     def write(item: Any) -> None:
@@ -70,6 +72,20 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
         writer.writerow([*cells, *([plain(row) if row else ""] if more else [])])
 
     yield from _pieces(chain(head, source), text, write)
+
+
+class _Rows:
+    """Takes rows of a ``csv.writer``, and ends each of them with a line feed alone.
+
+    The writer quotes a cell with a character of its own line end. Before Python 3.13 it quotes no other carriage
+    return, but readers end a row at one.
+    """
+
+    def __init__(self, text: io.StringIO) -> None:
+        self._text = text
+
+    def write(self, row: str) -> int:
+        return self._text.write(row.removesuffix(_ROW_END) + "\n")
 
 
 def _pieces(items: Iterable[Any], text: io.StringIO, write: Callable[[Any], object]) -> Iterator[bytes]:

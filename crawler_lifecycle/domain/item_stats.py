@@ -13,8 +13,10 @@ from .items import as_text
 
 #: Fields that are followed, and hashes that are kept of each: up to this many distinct values the number is exact.
 FIELDS_MAX, HASHES = 200, 256
-#: Names of further fields that are counted. Items that are counted together, and bytes that end a batch.
-LEFT_OUT_MAX, BATCH, BATCH_BYTES = 100_000, 1_000, 8 * 1024 * 1024
+#: The most characters of the name of a field that is followed, and names of further fields that are counted.
+FIELD_NAME_MAX, LEFT_OUT_MAX = 1_000, 100_000
+#: The most items that are counted together, and the fields and the bytes that end a batch.
+BATCH, BATCH_FIELDS, BATCH_BYTES = 1_000, 50_000, 2 * 1024 * 1024
 _HALF, _EMPTY = 2**63, {None, ""}
 
 
@@ -54,13 +56,15 @@ def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> Ite
     # In batches the interpreter's own loops do the work: ten times as fast as value by value.
     while batch := _batch(source, read):
         count += len(batch)
-        for name, values in _columns(batch):
-            if (field := fields.get(name)) is None and len(fields) < FIELDS_MAX:
-                field = fields[name] = _Field()
-            if field is not None:
-                field.add(values)
+        for name in dict.fromkeys(chain.from_iterable(batch)):
+            if name in fields:
+                continue
+            if len(fields) < FIELDS_MAX and len(name) <= FIELD_NAME_MAX:
+                fields[name] = _Field()
             elif len(left_out) < LEFT_OUT_MAX:
                 left_out.add(hash(name))
+        for name, followed in fields.items():
+            followed.add([item[name] for item in batch if name in item])
     most = sorted(fields.items(), key=lambda one: -one[1].filled)
     stats = [field.stats(visible(name, NAME_MAX), count) for name, field in most if field.filled]
     return ItemStats(count, stats, len(left_out))
@@ -69,23 +73,13 @@ def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> Ite
 def _batch(source: Iterator[Any], read: Callable[[], int]) -> list[dict[str, Any]]:
     """Return the next items, each as fields."""
     batch: list[dict[str, Any]] = []
-    end = read() + BATCH_BYTES
-    while len(batch) < BATCH and read() < end and (some := list(islice(source, 20))):
-        batch += [item if isinstance(item, dict) else {VALUE: item} for item in some]
+    end, count = read() + BATCH_BYTES, 0
+    for item in islice(source, BATCH):
+        batch.append(item if isinstance(item, dict) else {VALUE: item})
+        count += len(batch[-1])
+        if count >= BATCH_FIELDS or read() >= end:
+            break
     return batch
-
-
-def _columns(batch: list[dict[str, Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield each field with its values."""
-    names = list(batch[0])
-    if sum(map(len, batch)) == len(batch) * len(names):
-        try:
-            yield from [(name, [item[name] for item in batch]) for name in names]
-            return
-        except KeyError:  # Most feeds have the same fields in each item, this one has not.
-            pass
-    for name in dict.fromkeys(chain.from_iterable(batch)):
-        yield name, [item[name] for item in batch if name in item]
 
 
 class _Field:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from .items import ItemDecoder
+
 #: The most columns of a table, and the most characters of a cell and of a column's name. A page ends early after
-#: ``CELLS_MAX`` cells.
+#: ``CELLS_MAX`` cells; a long name counts as several.
 COLUMNS_MAX, CELL_MAX, NAME_MAX, CELLS_MAX = 50, 300, 100, 50_000
 #: The most items after the page that are counted, and the most levels of nested lists that are written.
 COUNT_MAX, _DEPTH_MAX = 50_000, 20
@@ -76,7 +78,7 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
         fields = item if isinstance(item, dict) else {VALUE: item}
         filled.update({name: int(value not in (None, "", [], {})) for name, value in fields.items()})
         rows.append({name: cell(value) for name, value in fields.items()})
-        cells += len(fields)
+        cells += sum(1 + len(name) // CELL_MAX for name in fields)
     more = sum(1 for _ in islice(source, COUNT_MAX))
     # The sort is stable: of equally filled columns the earlier one comes first.
     chosen = sorted(filled, key=lambda name: -filled[name])[:COLUMNS_MAX]
@@ -97,7 +99,7 @@ def visible(text: str, most: int = CELL_MAX) -> str:
 
 _numbers = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), Number)
 #: A JSON decoder that keeps all digits of numbers.
-DIGITS = json.JSONDecoder(object_pairs_hook=_Object, strict=False, **_numbers)
+DIGITS = ItemDecoder(object_pairs_hook=_Object, strict=False, **_numbers)
 
 
 def cell(value: Any) -> str | None:

@@ -21,7 +21,12 @@ from typing import Any, BinaryIO, TextIO, cast
 #: The most characters of one item. A longer item is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
 csv.field_size_limit(ITEM_MAX)  # of this process
+#: The most values of one item: its fields, and what is in them at any depth. It limits the memory and the time for one
+#: item. An item with more is skipped and counted. A polygon of 80,000 points fits.
+VALUES_MAX = 250_000
 _CHUNK = 64 * 1024
+#: A longer text is decoded value by value.
+_LONG = 2 * _CHUNK
 #: The most levels of nested lists that are written, if a value has too many levels for Python.
 _DEPTH_MAX = 50
 #: The formats of feeds. If a feed exists in two formats, the first one in this order counts.
@@ -35,10 +40,12 @@ _BOMS = (
 )
 _SPACE = re.compile(r"[ \t\r\n]*")
 #: Reasons for skipped or repaired data, and the sentences about them.
-NO_JSON, TOO_LONG, TORN, UNREADABLE, MENDED = "no_json", "too_long", "torn", "unreadable", "mended"
+NO_JSON, TOO_LONG, TOO_WIDE, TORN = "no_json", "too_long", "too_wide", "torn"
+UNREADABLE, MENDED = "unreadable", "mended"
 _SENTENCES = {
     NO_JSON: "{0:,} lines were no JSON",
     TOO_LONG: f"{{0:,}} items were longer than {ITEM_MAX:,} characters",
+    TOO_WIDE: f"{{0:,}} items had more than {VALUES_MAX:,} values",
     TORN: "{0:,} last lines were incomplete: they are being written, or their crawler died",
     UNREADABLE: "{0:,} files could not be read to their end",
     MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
@@ -51,23 +58,59 @@ NO_FEEDS = (
 # ``json.dumps`` would create a new encoder for each value.
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
-#: For what has a number of more than 4,300 digits, which Python refuses to convert: such a number stays a text.
-_long_numbers = json.JSONDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
 
 
-class _Decoder(json.JSONDecoder):
-    """A decoder that calls Python for numbers only where it must: a call for each number costs a third of the time."""
+class TooWide(ValueError):
+    """An item has more values than ``VALUES_MAX``."""
+
+
+class ItemDecoder(json.JSONDecoder):
+    """A decoder of items. It raises ``TooWide``.
+
+    Python's decoder in C lets no other thread work until it has finished, and counts nothing. So it gets short texts
+    only, and of a long text one text or number at a time. A decoder calls Python for numbers only where it must: a call
+    for each number costs a third of the time.
+    """
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
         try:
-            return super().raw_decode(s, idx)
-        except json.JSONDecodeError:
+            return super().raw_decode(s, idx) if len(s) - idx <= _LONG else self._counted(s, idx)
+        except (json.JSONDecodeError, TooWide):
             raise
         except ValueError:
             return _long_numbers.raw_decode(s, idx)
 
+    def _counted(self, text: str, begin: int) -> tuple[Any, int]:
+        try:
+            return _Scanner(self)(text, begin)
+        except StopIteration as stop:
+            raise json.JSONDecodeError("Expecting value", text, stop.value) from None
 
-_decoder = _Decoder(**_AS_USUAL)
+
+class _Scanner:
+    """Decodes one item, and counts its values."""
+
+    def __init__(self, decoder: json.JSONDecoder) -> None:
+        self._decoder = decoder
+        self._count = 0
+        self._names = dict[str, str]()
+
+    def __call__(self, text: str, at: int) -> tuple[Any, int]:
+        self._count += 1
+        if self._count > VALUES_MAX:
+            raise TooWide(f"an item has more than {VALUES_MAX:,} values")
+        decoder = self._decoder
+        if text.startswith("[", at):
+            return decoder.parse_array((text, at + 1), self)
+        if text.startswith("{", at):
+            hooks = decoder.object_hook, decoder.object_pairs_hook
+            return decoder.parse_object((text, at + 1), decoder.strict, self, *hooks, self._names)
+        return decoder.scan_once(text, at)
+
+
+_decoder = ItemDecoder(**_AS_USUAL)
+#: For what has a number of more than 4,300 digits, which Python refuses to convert: such a number stays a text.
+_long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
 
 
 def is_items(name: str) -> bool:
@@ -105,7 +148,7 @@ def read_items(
     pieces: Iterable[bytes],
     skipped: Counter[str],
     notes: list[str] | None = None,
-    decoder: json.JSONDecoder = _decoder,
+    decoder: ItemDecoder = _decoder,
 ) -> Iterator[Any]:
     """Yield the items of a file. ``pieces`` are its bytes.
 
@@ -192,7 +235,7 @@ class _Reader:
     text: TextIO
     skipped: Counter[str]
     notes: list[str]
-    decoder: json.JSONDecoder
+    decoder: ItemDecoder
 
     def _end(self, why: str) -> None:
         """Record that the rest of the feed cannot be read."""
@@ -218,6 +261,8 @@ class _Reader:
                 continue
             try:
                 yield self.decoder.decode(stripped)
+            except TooWide:
+                self.skipped[TOO_WIDE] += 1
             except (ValueError, RecursionError):
                 self.skipped[NO_JSON if line.endswith("\n") else TORN] += 1
 
@@ -229,6 +274,9 @@ class _Reader:
         while window.next() not in ("]", ""):
             try:
                 item = window.value()
+            except TooWide as error:
+                self._end(f"{error}; the items after it were not read")
+                return
             except (ValueError, RecursionError) as error:
                 self._end(f"the rest is no JSON: {str(error)[:100]}")
                 return
@@ -245,20 +293,28 @@ class _Reader:
         lines = self._lines()
         first = next(lines, "")
         delimiter = "\t" if _suffix(self.name) == "tsv" else max(",;\t|", key=first[:10_000].count)
-        quotes = 0
+        quotes = chars = cells = 0
 
         def counted() -> Iterator[str]:
-            nonlocal quotes
+            nonlocal quotes, chars, cells
             for line in chain([first], lines):
                 quotes += line.count('"')
+                chars += len(line)
+                cells += line.count(delimiter)
+                if chars > ITEM_MAX or cells > VALUES_MAX:  # quotes may join any number of lines
+                    raise csv.Error(f"an item has more than {ITEM_MAX:,} characters or {VALUES_MAX:,} cells")
                 yield line
 
-        rows = filter(None, csv.reader(counted(), delimiter=delimiter))
+        rows = csv.reader(counted(), delimiter=delimiter)
+        names: list[str] = []
         try:
-            names = _distinct(next(rows, []))
             for row in rows:
-                more = (f"(column {n + 1})" for n in range(len(names), len(row)))
-                yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
+                chars = cells = 0
+                if not names:
+                    names = _distinct(row)
+                elif row:
+                    more = (f"(column {n + 1})" for n in range(len(names), len(row)))
+                    yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
         except csv.Error as error:
             self._end(f"the rest cannot be read: {str(error)[:100]}; one cause is a quote without its end")
         else:
@@ -269,7 +325,7 @@ class _Reader:
 class _Window:
     """The part of a text that contains the next value."""
 
-    def __init__(self, text: TextIO, decoder: json.JSONDecoder) -> None:
+    def __init__(self, text: TextIO, decoder: ItemDecoder) -> None:
         self._file, self._decoder = text, decoder
         self._text, self.position = "", 0
 
@@ -287,6 +343,8 @@ class _Window:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self.position)
+            except TooWide:
+                raise
             except (ValueError, RecursionError):
                 # The value may continue in the file. Each turn reads twice as much: a long value takes linear time.
                 if len(self._text) - self.position > ITEM_MAX or not self._grow(size):

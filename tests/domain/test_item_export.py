@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pyarrow.csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.item_export import COLUMNS_MAX, HEAD_ITEMS, LEFT_OUT, PAUSE, as_csv, as_jsonl, chosen
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=9)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
 ITEMS = st.lists(st.dictionaries(TEXTS.filter(bool), TEXTS | st.integers() | st.none(), max_size=4), max_size=6)
 
 
@@ -42,6 +46,42 @@ def test_all_that_is_in_items_comes_out(items: list[dict[str, Any]]) -> None:
 ])  # fmt: skip
 def test_cells(text: object, cell: str) -> None:
     assert records([{"a": text, "b": 1}]) == [{"a": cell, "b": "1"}]
+
+
+def _by_python(data: bytes) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(data.decode(), newline="")))
+
+
+def _by_arrow(data: bytes) -> list[list[str]]:
+    several_lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    as_texts = pyarrow.csv.ConvertOptions(column_types={"a": pyarrow.string(), "b": pyarrow.string()})
+    table = pyarrow.csv.read_csv(io.BytesIO(data), parse_options=several_lines, convert_options=as_texts)
+    return [table.column_names, *(list(row.values()) for row in table.to_pylist())]
+
+
+def _by_sqlite(data: bytes) -> list[list[str]]:
+    program = shutil.which("sqlite3") or pytest.skip("make test-deps installs sqlite3")
+    with tempfile.NamedTemporaryFile(suffix=".csv") as file:
+        file.write(data)
+        file.flush()
+        words = [program, "-json", ":memory:", f".import --csv {file.name} items", "SELECT * FROM items"]
+        rows = json.loads(subprocess.run(words, check=True, capture_output=True, timeout=60).stdout)
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
+
+
+@pytest.mark.parametrize("read", [_by_python, _by_arrow, _by_sqlite])
+def test_no_text_leaves_its_cell(read: Callable[[bytes], list[list[str]]]) -> None:
+    """Python before 3.13 quotes no carriage return, at which all these readers end a row."""
+    breaks = ["\r", "\n", "\r\n", '"', '"\r', ",", ";", "|", "\t", "\u2028", "\x85", "\x0b"]
+    texts = [f"x{sign}=1+1" for sign in breaks] + ["\ufeff=1+1", "\r=1+1", "|cmd", "5", "-3.5"]
+    data = b"".join(as_csv({"a": text, "b": "end"} for text in texts))
+    rows = read(data)
+    assert rows[0] == ["a", "b"]
+    assert [row[0].removeprefix("'") for row in rows[1:]] == texts
+    assert {row[1] for row in rows[1:]} == {"end"}
+    assert not [cell for row in rows for cell in row if cell.lstrip("\ufeff").startswith(("=", "@", "\r"))]
+    assert data.startswith(b"a,b\n")
+    assert data.endswith(b"\n5,end\n-3.5,end\n"), "numbers stay numbers, and rows end as before"
 
 
 def test_the_header_says_what_it_left_out() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler_lifecycle.domain.item_stats import FIELDS_MAX, FieldStats, _batch, item_stats
+from crawler_lifecycle.domain.item_stats import BATCH_FIELDS, FIELD_NAME_MAX, FIELDS_MAX, FieldStats, _batch, item_stats
 
 
 def test_fields_of_items() -> None:
@@ -49,4 +49,29 @@ def test_large_items_are_not_kept_together() -> None:
 
     assert item_stats(items(), lambda: kept).items == 200
     batch = _batch(items(), lambda: kept)
-    assert len(batch) == 20
+    assert len(batch) == 2
+
+
+def test_wide_items_are_counted_in_linear_work_and_not_kept_together() -> None:
+    """Each name of a batch was once looked for in each of its items."""
+    wide = [{f"{number}.{field}": field for field in range(BATCH_FIELDS // 2)} for number in range(4)]
+    looked_up = 0
+
+    class Counted(dict[str, int]):
+        def __contains__(self, name: object) -> bool:
+            nonlocal looked_up
+            looked_up += 1
+            return super().__contains__(name)
+
+    items = [Counted(item) for item in wide]
+    found = item_stats(items)
+    assert (found.items, len(found.fields)) == (4, FIELDS_MAX)
+    assert found.fields_left_out == 2 * BATCH_FIELDS - FIELDS_MAX
+    assert looked_up <= FIELDS_MAX * len(items)
+    assert len(_batch(iter(items), lambda: 0)) == 2
+
+
+def test_the_names_of_fields_are_short_where_they_are_kept() -> None:
+    long = "x" * (FIELD_NAME_MAX + 1)
+    found = item_stats([{long: 1, "a": 1}])
+    assert ([field.name for field in found.fields], found.fields_left_out) == (["a"], 1)

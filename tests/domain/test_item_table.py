@@ -187,6 +187,12 @@ def test_a_page_of_very_wide_items_ends_early() -> None:
     assert (len(found.rows), found.next, found.total, found.columns_left_out) == (2, 2, 5, CELLS_MAX // 2 - COLUMNS_MAX)
 
 
+def test_a_page_of_very_long_names_ends_early() -> None:
+    name = "x" * CELL_MAX * (CELLS_MAX // 2)
+    found = item_table(({f"{number}{name}": 1} for number in range(200)), 0, ROWS_MAX)
+    assert (len(found.rows), found.next, found.total) == (2, 2, 200)
+
+
 def test_names_of_files() -> None:
     assert [name for name in ("items.jl", "A.JSON", "a.csv.gz", "a.txt", "csv", "x/feed.ndjson") if is_items(name)] == [
         "items.jl", "A.JSON", "x/feed.ndjson",

@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.items import (
     MENDED,
     NO_JSON,
     TOO_LONG,
+    TOO_WIDE,
     TORN,
     UNREADABLE,
     feeds,
@@ -92,6 +93,57 @@ def test_what_is_odd(
     monkeypatch.setattr(items, "ITEM_MAX", 200)
     monkeypatch.setattr(items, "_CHUNK", 16)
     assert read(name, data, 5) == (found, skipped)
+
+
+@given(st.lists(OBJECTS, min_size=1), st.sampled_from(["jsonl", "json"]))
+def test_a_long_item_is_decoded_value_by_value_to_the_same(found: list[dict[str, Any]], kind: str) -> None:
+    text = "".join(json.dumps(one) + "\n" for one in found) if kind == "jsonl" else json.dumps(found)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(items, "_LONG", 0)
+        assert read(f"items.{kind}", text.encode()) == (found, Counter())
+        assert read("items.jsonl", b'{"a": ' + b"9" * 5_000 + b"}\n")[0] == [{"a": "9" * 5_000}]
+        assert read("items.jsonl", text.rstrip()[:-1].encode() + b"\n")[1][NO_JSON] == 1
+
+
+WIDE = {"a": [0] * 50, "b": {str(n): {} for n in range(50)}}
+NARROW: list[Any] = [{"a": list(range(97))}, 1]
+
+
+@pytest.mark.parametrize(("name", "text", "found", "skipped", "note"), [
+    ("a.jsonl", f"{json.dumps(WIDE)}\n{json.dumps(NARROW[0])}\n1\n", NARROW, {TOO_WIDE: 1}, ""),
+    ("a.json", json.dumps([*NARROW, WIDE, 1]), NARROW, {UNREADABLE: 1}, "the items after it were not read"),
+    ("a.csv", f"a,b\n1,2\n{',' * 101}\n3,4\n", [{"a": "1", "b": "2"}], {UNREADABLE: 1}, "100 cells"),
+    ("a.csv", f"{',' * 101}\n3,4\n", [], {UNREADABLE: 1}, "100 cells"),
+], ids=range(4))  # fmt: skip
+def test_an_item_has_a_largest_number_of_values(
+    name: str, text: str, found: list[Any], skipped: dict[str, int], note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "VALUES_MAX", 100)
+    monkeypatch.setattr(items, "_LONG", 30)
+    monkeypatch.setattr(items, "_CHUNK", 16)
+    counted, notes = Counter[str](), list[str]()
+    assert list(read_items(name, [text.encode()], counted, notes)) == found
+    assert counted == skipped
+    assert note in "".join(notes)
+
+
+@pytest.mark.parametrize("endless", [b'","\n', b"x\n"])
+def test_a_record_of_csv_that_never_ends_is_not_kept(endless: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotes join lines, so that no bound of a line bounds what is kept."""
+    monkeypatch.setattr(items, "ITEM_MAX", 200_000)
+    taken = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal taken
+        yield b'a,b\n1,2\n"'
+        while taken < 100:
+            taken += 1
+            yield endless * 10_000
+
+    skipped = Counter[str]()
+    assert len(list(read_items("items.csv", pieces(), skipped))) < 10
+    assert skipped[UNREADABLE] == 1
+    assert taken < 30
 
 
 def test_no_more_is_read_than_is_asked_for() -> None:

@@ -11,8 +11,8 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, fields_of, read_head, utf8
 from crawler_lifecycle.domain.items import as_text, plain
 
-#: The most rows of a group. It also ends when its texts have this many characters.
-ROWS, CHARS = 20_000, 8 * 1024 * 1024
+#: The most rows and cells of a group. It also ends when its texts have this many characters.
+ROWS, CELLS, CHARS = 20_000, 1_000_000, 8 * 1024 * 1024
 #: Type of a column -> a check that a value fits into it. A column with other values has the type string.
 _FITS: dict[str, Callable[[Any], bool]] = {
     "bool_": lambda value: isinstance(value, bool),
@@ -39,7 +39,8 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
     columns = [pyarrow.field(name, getattr(pyarrow, kind)()) for name, kind in kinds.items()]
     schema = pyarrow.schema([*columns, pyarrow.field(LEFT_OUT, pyarrow.string())])
     with parquet.ParquetWriter(sink, schema) as writer:
-        for group in _groups(_row(item, kinds, fields is None) for item in chain(head, source)):
+        most = min(ROWS, CELLS // len(schema))
+        for group in _groups((_row(item, kinds, fields is None) for item in chain(head, source)), most):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
             yield sink.getvalue()
             sink.seek(0)
@@ -66,12 +67,12 @@ def _row(item: Any, kinds: dict[str, str], whole: bool) -> dict[str, Any]:
     return row | {LEFT_OUT: utf8(plain(rest)) if rest else None}
 
 
-def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _groups(rows: Iterable[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
     group, chars = list[dict[str, Any]](), 0
     for row in rows:
         group.append(row)
         chars += sum(len(value) for value in row.values() if isinstance(value, str))
-        if len(group) >= ROWS or chars >= CHARS:
+        if len(group) >= most or chars >= CHARS:
             yield group
             group, chars = [], 0
     yield group
