@@ -21,7 +21,7 @@ from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pools
 from crawler_lifecycle.gateway.quotas import add_quotas
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
-from crawler_lifecycle.gateway.runs.items import RunItems, add_items
+from crawler_lifecycle.gateway.runs.items import add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
 from crawler_lifecycle.gateway.runs.routes import add_commands, add_deliveries, add_readers, add_uploads
@@ -67,7 +67,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_pools(app, store.pools)
     add_logs(app, gateway.reader)
     add_files(app, gateway.files, store.runs, store.tasks)
-    add_items(app, RunItems(gateway.files, store.runs, store.tasks))
+    add_items(app, gateway.items)
     add_stream(app, gateway.feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, gateway.workflows)
     add_quotas(app, store.quotas)

@@ -22,7 +22,6 @@ from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pool_page
-from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules, schedules_of
 from crawler_lifecycle.gateway.webhooks.page import add_webhook_form, add_webhooks
 
@@ -37,7 +36,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views)
     add_files(app, gateway.files, views, store.runs)
-    add_items(app, RunItems(gateway.files, store.runs, store.tasks), views)
+    add_items(app, gateway.items, views)
     add_commands(app, gateway.commands, clock)
     add_crawlers(app, store, gateway.recent, gateway.crawlers, partial(schedules_of, gateway.schedule_views))
     add_pool_page(app, store.pools, clock)

@@ -30,6 +30,7 @@ from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.recent import RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
@@ -103,6 +104,7 @@ class Gateway:
         elsewhere = self.elsewhere or "this gateway cannot read the place where they are"
         self.leaving = [self.feed.close, self.reader.close]
         self.files = RunFiles(store.tasks, store.exports, self.live_files, archived, elsewhere)
+        self.items = RunItems(self.files, store.runs, store.tasks)
         self.health = Health(self.needs, workflows, self.feed, store, clock)
         self.recent = RecentRuns(store.runs, crawlers, clock)
         self.views = RunViews(store, blocked, clock)

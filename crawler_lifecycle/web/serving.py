@@ -8,15 +8,18 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from crawler_lifecycle.domain.projects import only
+
 from .origins import Check
 from .problems import Problem
+from .shares import PROCESS, Owner, Shares
 
 logger = logging.getLogger(__name__)
 
@@ -146,21 +149,26 @@ class BodyLimit:
     limit: Callable[[Scope], int]
     timeout_s: float = 20.0
     held_max: int = HELD_MAX
-    _held: int = 0
+    _held: Shares = field(default_factory=Shares)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         body = bytearray()
+        owners = {PROCESS: self.held_max}
+        if (project := only()) is not None:
+            owners["project", project] = self.held_max // 2
         try:
-            if await self._read(body, Headers(scope=scope), self.limit(scope), receive):
+            if await self._read(body, Headers(scope=scope), self.limit(scope), receive, owners):
                 await self.app(scope, _replay(bytes(body), receive), send)
         finally:
-            self._held -= len(body)
+            self._held.give_back(owners, len(body))
 
-    async def _read(self, body: bytearray, headers: Headers, limit: int, receive: Receive) -> bool:
-        """Fill ``body``. Return ``False`` if the client has disconnected. ``_held`` counts the bytes of all bodies."""
+    async def _read(
+        self, body: bytearray, headers: Headers, limit: int, receive: Receive, owners: Mapping[Owner, int]
+    ) -> bool:
+        """Fill ``body``. Return ``False`` if the client has disconnected. ``_held`` counts the bytes for the owners."""
         too_large = Problem(413, "too_large", f"body: more than {limit} bytes; send less at once")
         announced = headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced[:20]) > limit:
@@ -172,13 +180,12 @@ class BodyLimit:
                     if message["type"] == "http.disconnect":
                         return False
                     part = message.get("body", b"")
-                    body += part
-                    self._held += len(part)
-                    if len(body) > limit:
+                    if len(body) + len(part) > limit:
                         raise too_large
-                    if self._held > self.held_max:
+                    if self._held.take(owners, len(part)) is not None:
                         detail = "Too many large requests are being received; send this one again in a moment"
                         raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
+                    body += part
                     if not message.get("more_body", False):
                         return True
         except TimeoutError:

@@ -60,7 +60,7 @@ def _by_arrow(data: bytes) -> list[list[str]]:
 
 
 def _by_sqlite(data: bytes) -> list[list[str]]:
-    program = shutil.which("sqlite3") or pytest.skip("make test-deps installs sqlite3")
+    program = shutil.which("sqlite3") or pytest.skip("needs the program sqlite3")
     with tempfile.NamedTemporaryFile(suffix=".csv") as file:
         file.write(data)
         file.flush()

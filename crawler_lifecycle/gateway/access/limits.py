@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.shares import PROCESS, Owner, Shares
 from crawler_lifecycle.web.tries import Buckets, too_many
 
-#: The most requests at the same time for all callers together, without streams.
+from .tokens import Caller
+
+#: The most requests at the same time for all callers together, without streams. A project may hold half of them, and
+#: so may all crawlers together.
 REQUESTS_MAX = 500
 STREAMS_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limits for one caller."""
+    """The limits for one token. A login of it may hold half of its requests and streams."""
 
     reads_per_s: float = 100.0
     writes_per_s: float = 20.0
@@ -38,9 +42,7 @@ class RateLimits:
     def __init__(self, quota: Quota | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._quota = quota
         self._buckets = Buckets(clock)
-        self._requests: dict[str, int] = {}
-        self._streams: dict[str, int] = {}
-        self._serving = {False: 0, True: 0}
+        self._requests, self._streams = Shares(), Shares()
 
     def spend(self, caller: str | None, *, writes: bool) -> None:
         """Count one request. Raises ``Problem`` 429 with ``Retry-After`` if the caller sent too many."""
@@ -59,37 +61,41 @@ class RateLimits:
             raise too_many("rate_limited", detail, wait)
 
     @contextlib.contextmanager
-    def slot(self, caller: str | None, *, stream: bool) -> Iterator[None]:
-        """Count an open request or stream of this caller. Raises ``Problem`` 429 if the caller has too many."""
+    def slot(self, caller: Caller | None, *, stream: bool) -> Iterator[None]:
+        """Count an open request or stream for the caller's login, token and project. Raises ``Problem`` 429 if one of
+        them has too many."""
         if self._quota is None or caller is None:
             yield
             return
-        counts = self._streams if stream else self._requests
+        shares = self._streams if stream else self._requests
         most = self._quota.streams_at_once if stream else self._quota.requests_at_once
-        if counts.get(caller, 0) >= most:
+        owners: dict[Owner, int] = {}
+        if caller.login is not None:
+            owners["login", caller.login] = (most + 1) // 2
+        owners["token", caller.key] = most
+        group = ("crawlers", "") if caller.role is None else ("project", caller.project)
+        owners[group] = (STREAMS_MAX if stream else REQUESTS_MAX) // 2
+        if (full := shares.take(owners)) is not None:
             what = "streams are open" if stream else "requests are being served"
-            detail = f"{most} {what} with this token; wait until one of them has ended"
+            detail = f"{owners[full]} {what} for the same {full[0]}; wait until one of them has ended"
             raise too_many("too_many_at_once", detail, 1.0)
-        counts[caller] = counts.get(caller, 0) + 1
         try:
             yield
         finally:
-            counts[caller] -= 1
-            if not counts[caller]:
-                del counts[caller]
+            shares.give_back(owners)
 
     @contextlib.contextmanager
     def serve(self, *, stream: bool) -> Iterator[None]:
         """Count a request or stream of this process after its body is read. Raises ``Problem`` 503 for too many."""
         most = STREAMS_MAX if stream else REQUESTS_MAX
-        if self._serving[stream] >= most:
+        shares = self._streams if stream else self._requests
+        if shares.take({PROCESS: most}) is not None:
             detail = f"{most} {'streams' if stream else 'requests'} are being served; try again in a moment"
             raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
-        self._serving[stream] += 1
         try:
             yield
         finally:
-            self._serving[stream] -= 1
+            shares.give_back([PROCESS])
 
 
 class Serving:

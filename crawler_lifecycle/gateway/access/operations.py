@@ -276,9 +276,7 @@ class AuthenticationMiddleware:
         name = caller.key if caller else None
         self.limits.spend(name, writes=access.writes)
         scope["lifecycle.stream"] = stream = _is_stream(access, scope)
-        # Each login has its own limit of streams: several people may share one token, and each opens several tabs.
-        holder = f"login {caller.login}" if stream and caller and caller.login else name
-        with self.limits.slot(holder, stream=stream), self._called(scope, caller, operation):
+        with self.limits.slot(caller, stream=stream), self._called(scope, caller, operation):
             if caller is None or access.writes:
                 await self.app(scope, receive, send)
             else:

@@ -37,6 +37,7 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.shares import Places
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ NEEDS_S, NEEDS_WAIT_S = 1.0, 0.3
 #: large screens, and for lists of which something changes all the time. One slow answer of the database must not make a
 #: screen old.
 REST, REST_MIN_S, REST_MAX_S = 4.0, 0.25, 8.0
-#: The most screens that are rendered at the same moment.
-AT_ONCE = 2
+#: The most screens that are rendered at the same moment, and the most of one project.
+AT_ONCE, AT_ONCE_OF_ONE = 3, 2
 Render = Callable[[], Coroutine[Any, Any, str]]
 Marks = tuple[datetime, Mapping[int, tuple[object, ...]]]
 """The time of the question, and a value for each run that changes with its row."""
@@ -77,7 +78,7 @@ class Wanted(BaseModel):
 class Screen:
     """One screen for all its readers. ``render`` returns its main part, in which marks enclose the separate parts."""
 
-    def __init__(self, path: str, render: Render, marks: Kept[Marks], limit: asyncio.Semaphore) -> None:
+    def __init__(self, path: str, render: Render, marks: Kept[Marks], limit: Places) -> None:
         self.about = path.strip("/") or "runs"
         run = re.fullmatch(r"runs/([1-9]\d{0,17})(/log)?", self.about)
         self.run_id = int(run[1]) if run else None
@@ -124,7 +125,7 @@ class Screen:
             if at and mark and mark == self._mark and not news and began < self._same_until:
                 self.as_of = at
                 return
-            async with self._limit:
+            async with self._limit.place():
                 began, as_of, self._moved = now(), clock(), False
                 self._keep(await self._render())
                 self.as_of, self._failed, self.gone = as_of, False, False
@@ -173,7 +174,7 @@ class Live:
         self._feed, self._clock = feed, clock
         self._needs = Kept(needs, NEEDS_S)
         self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
-        self._limit = asyncio.Semaphore(AT_ONCE)
+        self._limit = Places(AT_ONCE, AT_ONCE_OF_ONE)
         self._marks, self._runs = Kept(self._read_marks, MARKS_S), runs
         self._following: asyncio.Task[None] | None = None
 

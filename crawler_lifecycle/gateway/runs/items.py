@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Any
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from starlette.responses import Response
 
 from crawler_lifecycle.activities.run_files import RunFiles
@@ -21,15 +19,17 @@ from crawler_lifecycle.domain.items import NO_FEEDS, feeds, matching, read_items
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
-from crawler_lifecycle.gateway.runs.output import THREADS, UNTRUSTED, in_threads, missing
+from crawler_lifecycle.gateway.runs.output import UNTRUSTED, in_threads, missing, places_for_files
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
+from crawler_lifecycle.web import shares
+from crawler_lifecycle.web.shares import Places
 
-#: The most tables and statistics that are made at the same moment, and the most seconds that one of them reads.
-TABLES, READ_S = 2, 20.0
+#: The most tables and statistics that are made at the same moment, and the most of one project.
+TABLES, TABLES_OF_ONE = 3, 2
 _TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 _CONTENT: dict[str, Any] = {
     "application/jsonl": {"schema": {"type": "string", "description": "One item in each line"}},
@@ -38,26 +38,29 @@ _CONTENT: dict[str, Any] = {
 
 
 class _Late(Exception):
-    """The reading took longer than ``READ_S``."""
+    """The reading took longer than ``shares.WORK_S``, or its client has left."""
 
 
 @dataclass(frozen=True)
 class RunItems:
-    """Reads the items of runs. Its methods block, and raise ``Problem``."""
+    """Reads the items of runs. Its methods block, and raise ``Problem``. Call them in a place: ``tables`` for a page
+    or statistics, ``threads`` for each piece of a feed."""
 
     files: RunFiles
     runs: RunReader
     tasks: TaskReader
+    tables: Places = field(default_factory=lambda: Places(TABLES, TABLES_OF_ONE))
+    threads: Places = field(default_factory=places_for_files)
 
     def table(self, run_id: int, choice: ItemsChoice, limit: int) -> ItemTable:
-        """Return a page of items. The reading ends after ``READ_S`` seconds; a note then says so."""
+        """Return a page of items. The reading ends when the work is over; a note then says so."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             table = item_table(read.in_time(decoder=DIGITS), choice.offset, limit)
         return replace(table, total=None if read.late else table.total, notes=[*table.notes, *read.all_notes()])
 
     def stats(self, run_id: int, choice: ItemsChoice) -> ItemStats:
-        """Return the statistics of items. The reading ends after ``READ_S`` seconds; a note then says so."""
+        """Return the statistics of items. The reading ends when the work is over; a note then says so."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             stats = item_stats(read.in_time(), lambda: read.bytes)
@@ -72,11 +75,9 @@ class RunItems:
             fields = choice.fields.split(",") if choice.fields else None
             items = chosen(read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit)
             try:
-                for piece in as_csv(items, fields) if choice.format == "csv" else as_jsonl(items):
-                    read.until = time.monotonic() + READ_S
-                    yield piece
+                yield from as_csv(items, fields) if choice.format == "csv" else as_jsonl(items)
             except _Late as late:
-                raise missing(run_id, f"name: {late}, which gave no item in {READ_S:g} s,") from None
+                raise missing(run_id, f"name: {late}, which gave no item in {shares.WORK_S:g} s,") from None
 
 
 class _Reading:
@@ -85,7 +86,6 @@ class _Reading:
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
         self._files, self._run, self._choice = of.files, undeleted(of.runs, run_id), choice
         self._skipped, self.late, self.bytes = Counter[str](), False, 0
-        self.until = time.monotonic() + READ_S
         self.notes: list[str] = []
         if choice.name is not None:
             self.names = [choice.name]
@@ -100,7 +100,9 @@ class _Reading:
     def items(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items of all feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` or ``_Late``."""
         for name in self.names:
-            yield from read_items(name, self._pieces(name), self._skipped, self.notes, **decoder)
+            for item in read_items(name, self._pieces(name), self._skipped, self.notes, **decoder):
+                _check(name)
+                yield item
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items that fit the filter, until the time for reading is over."""
@@ -108,7 +110,9 @@ class _Reading:
             yield from filter(matching(self._choice.field, self._choice.contains), self.items(**decoder))
         except _Late:
             self.late = True
-            self.notes.append(f"reading ended after {READ_S:g} s, so items are missing; …/items/feed has all items")
+            self.notes.append(
+                f"reading ended after {shares.WORK_S:g} s, so items are missing; …/items/feed has all items"
+            )
 
     def all_notes(self) -> list[str]:
         return [visible(note) for note in (*self.notes, *sentences(self._skipped))]
@@ -118,27 +122,30 @@ class _Reading:
         if opened is None:
             raise missing(self._run.run_id, f"name: {name!r}")
         for piece in opened.pieces:
-            if time.monotonic() > self.until:
-                raise _Late(repr(name))
+            _check(name)
             self.bytes += len(piece)
             yield piece
 
 
+def _check(name: str) -> None:
+    if shares.is_over():
+        raise _Late(repr(name))
+
+
 def add_items(app: FastAPI, items: RunItems) -> None:
     """Add ``GET /v1/runs/{run_id}/items``, ``…/feed`` and ``…/stats`` below it."""
-    threads, tables = CapacityLimiter(THREADS), CapacityLimiter(TABLES)
 
     @app.get("/v1/runs/{run_id}/items", operation_id="getItems")
-    async def get_items(run_id: RunId, choice: Annotated[ItemPage, Query()]) -> ItemTable:
+    async def get_items(request: Request, run_id: RunId, choice: Annotated[ItemPage, Query()]) -> ItemTable:
         """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of texts. Its columns are the fields
         that most items have. `offset` counts only items that fit the filter."""
-        return await to_thread.run_sync(items.table, run_id, choice, choice.limit, limiter=tables)
+        return await items.tables.run(request, items.table, run_id, choice, choice.limit)
 
     @app.get("/v1/runs/{run_id}/items/stats", operation_id="getItemStats")
-    async def get_item_stats(run_id: RunId, choice: Annotated[ItemsChoice, Query()]) -> ItemStats:
+    async def get_item_stats(request: Request, run_id: RunId, choice: Annotated[ItemsChoice, Query()]) -> ItemStats:
         """For each field of the items of a run: the number of items that have it, the number of different values, and
         the shortest and longest value."""
-        return await to_thread.run_sync(items.stats, run_id, choice, limiter=tables)
+        return await items.tables.run(request, items.stats, run_id, choice)
 
     @app.get(
         "/v1/runs/{run_id}/items/feed",
@@ -146,12 +153,12 @@ def add_items(app: FastAPI, items: RunItems) -> None:
         response_class=Response,
         responses={200: {"content": _CONTENT, "description": "All items that fit the filter, in the requested format"}},
     )
-    async def get_feed(run_id: RunId, choice: Annotated[FeedChoice, Query()]) -> Streamed:
+    async def get_feed(request: Request, run_id: RunId, choice: Annotated[FeedChoice, Query()]) -> Streamed:
         """All items of a run, or those that fit a filter, as JSON Lines or CSV. If the connection ends early, items are
         missing."""
         pieces = items.feed(run_id, choice)
         # After the first piece, the head of the answer is sent, and an error can only end the connection.
-        first = await to_thread.run_sync(next, pieces, limiter=threads)
-        chunks = in_threads(chain([first], pieces), threads)
+        first = await items.threads.run(request, next, pieces)
+        chunks = in_threads(chain([first], pieces), items.threads)
         headers = {**UNTRUSTED, "Content-Disposition": f'attachment; filename="items-{run_id}.{choice.format}"'}
         return Streamed(chunks, _TYPES[choice.format], headers)

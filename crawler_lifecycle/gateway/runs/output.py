@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, Header, Query
+from fastapi import FastAPI, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
@@ -23,21 +22,27 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, ProblemDocument
+from crawler_lifecycle.web.shares import Places
 
-#: The most files that are read at the same moment, for any number of readers.
-THREADS = 4
+#: The most files that are read at the same moment, for any number of readers, and the most of one project.
+THREADS, THREADS_OF_ONE = 6, 4
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})", re.ASCII)
 #: We do not trust the files of crawlers: no browser may show one as a page of this gateway.
 UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
 _BYTES: dict[str, Any] = {"application/octet-stream": {}}
 
 
+def places_for_files() -> Places:
+    """Return places for the reading of files. A piece of a file takes one of them."""
+    return Places(THREADS, THREADS_OF_ONE)
+
+
 def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader) -> None:
     """Add ``GET /v1/runs/{run_id}/files`` and ``…/file``."""
-    threads, reads_on = CapacityLimiter(THREADS), OpenedFiles(files)
+    threads, reads_on = places_for_files(), OpenedFiles(files)
 
     @app.get("/v1/runs/{run_id}/files", operation_id="listFiles")
-    async def list_files(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
+    async def list_files(request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
         """The supporting files of a run, from the folders of its tasks, even while they are written. Files of replaced
         attempts are left out. If this gateway cannot read the folders, the list comes from the newest archive."""
 
@@ -47,7 +52,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
             with reading(run_id):
                 return files.list(run, task)
 
-        listed = await to_thread.run_sync(read, limiter=threads)
+        listed = await threads.run(request, read)
         return TaskFilePage(run_id=run_id, **{name: getattr(listed, name) for name in FileList.__dataclass_fields__})
 
     @app.get(
@@ -61,6 +66,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         },
     )
     async def get_file(
+        request: Request,
         run_id: RunId,
         choice: Annotated[FileChoice, Query()],
         range: Annotated[str | None, Header(description="A part of the file: `bytes=a-b` or `bytes=a-`")] = None,
@@ -89,7 +95,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
                 raise missing(run_id, what)
             return opened
 
-        opened = await to_thread.run_sync(begin, limiter=threads)
+        opened = await threads.run(request, begin)
         size = opened.size
         if asked and first >= size:
             detail = f"Range: byte {first:,} is after the end; the file has {size:,} bytes"
@@ -111,9 +117,9 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         return Streamed(chunks, "application/octet-stream", headers, status_code=status)
 
 
-async def in_threads(pieces: Iterator[bytes], threads: CapacityLimiter) -> AsyncGenerator[bytes, None]:
+async def in_threads(pieces: Iterator[bytes], threads: Places) -> AsyncGenerator[bytes, None]:
     """Yield the same pieces. A thread of ``threads`` reads each of them."""
-    while (piece := await to_thread.run_sync(next, pieces, None, limiter=threads)) is not None:
+    while (piece := await threads.run(None, next, pieces, None)) is not None:
         yield piece
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from anyio import CapacityLimiter, to_thread
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
@@ -29,6 +28,7 @@ from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.web.shares import Places
 
 #: Seconds between two readings of the outbox while a reader is connected: after new events, and without new events.
 BUSY_S, IDLE_S = 0.1, 0.25
@@ -117,8 +117,8 @@ class Feed:
         #: them.
         self._given: dict[tuple[int, str | None, str | None], tuple[bytes, int]] = {}
         # Own threads: the feed and the readers that catch up must not wait for each other, or for requests.
-        self._thread = CapacityLimiter(1)
-        self._catch_up_threads = CapacityLimiter(2)
+        self._thread = Places(1, 1)
+        self._catch_up_threads = Places(3, 2)
 
     # --- readers
 
@@ -225,22 +225,22 @@ class Feed:
             return self._head, False
         if after > self._head:
             # Another gateway may have sent newer events. If not, this database replaced the one that had the event.
-            newest = await self._ask(self.events.last_event_seq, limiter=self._catch_up_threads)
+            newest = await self._ask(self.events.last_event_seq, threads=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
         gone = 0 < after < self._since and await self._is_gone(after, subject)
         return (self._head, True) if gone else (after, False)
 
     async def _is_gone(self, position: int, subject: str | None) -> bool:
         """Return whether an event of the subject after ``position`` was removed; without a subject, the next event."""
-        limiter = self._catch_up_threads
+        threads = self._catch_up_threads
         if subject is None:
             # Numbers have no gaps: a missing event was removed.
-            following = await self._ask(self.events.events_after, position, 1, None, limiter=limiter)
+            following = await self._ask(self.events.events_after, position, 1, None, threads=threads)
             return not following or following[0].seq != position + 1
         run_id, _ = _filter(subject)
         if run_id is None:  # events of a manager are kept as long as the manager
             return False
-        through = pruned_through(await self._ask(self.runs.properties, run_id, limiter=limiter))
+        through = pruned_through(await self._ask(self.runs.properties, run_id, threads=threads))
         return through is not None and position < through
 
     def _hello(self, position: int, reset: bool) -> bytes:
@@ -266,8 +266,8 @@ class Feed:
         return known
 
     async def _catch_up(self, position: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
-        limiter = self._catch_up_threads
-        found = await self._ask(self.events.events_after, position, CATCH_UP_PAGE, *_filter(subject), limiter=limiter)
+        threads = self._catch_up_threads
+        found = await self._ask(self.events.events_after, position, CATCH_UP_PAGE, *_filter(subject), threads=threads)
         full = len(found) == CATCH_UP_PAGE
         if whole and subject is None:
             found = [event for number, event in enumerate(found, position + 1) if event.seq == number]
@@ -308,12 +308,12 @@ class Feed:
     async def _read(self) -> bool:
         """Read one page of new events. Return whether the next page may be read at once."""
         if self._head is None:
-            self._head = self._since = await self._ask(self.events.last_event_seq, limiter=self._thread)
+            self._head = self._since = await self._ask(self.events.last_event_seq, threads=self._thread)
             self._heard_at = self._now()
             self._fresh = True
             self._wake()
             return False
-        events = await self._ask(self.events.events_after, self._head, PAGE, None, limiter=self._thread)
+        events = await self._ask(self.events.events_after, self._head, PAGE, None, threads=self._thread)
         self._heard_at = self._now()
         self._fresh = bool(events)
         if events:
@@ -362,8 +362,8 @@ class Feed:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _ask(self, question: Callable[..., T], *args: object, limiter: CapacityLimiter) -> T:
-        return await to_thread.run_sync(lambda: question(*args), abandon_on_cancel=True, limiter=limiter)
+    async def _ask(self, question: Callable[..., T], *args: object, threads: Places) -> T:
+        return await threads.run(None, question, *args)
 
 
 def _filter(subject: str | None) -> tuple[int | None, str | None]:

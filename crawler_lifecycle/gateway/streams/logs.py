@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from anyio import CapacityLimiter, to_thread
-
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -21,6 +19,7 @@ from crawler_lifecycle.ports.runs import TaskRef, TaskRow
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.shares import Places
 
 #: Bytes read and sent at once.
 CHUNK = 64 * 1024
@@ -30,8 +29,8 @@ BACK_MAX = 4 * 1024 * 1024
 WHOLE = 1_000_000
 #: While a log is followed: seconds between two readings of the log, and between two checks of the task's status.
 FOLLOW_S, STATUS_S = 0.3, 1.5
-#: The most logs that are read at the same moment, for any number of readers.
-THREADS = 4
+#: The most logs that are read at the same moment, for any number of readers, and the most of one project.
+THREADS, THREADS_OF_ONE = 6, 4
 
 T = TypeVar("T")
 
@@ -60,7 +59,8 @@ class LogReader:
 
     def __post_init__(self) -> None:
         # Separate threads: if the database hangs, logs can still be read from the cluster.
-        self._threads, self._store_threads = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
+        self._threads = Places(THREADS, THREADS_OF_ONE)
+        self._store_threads = Places(THREADS, THREADS_OF_ONE)
 
     def answer(self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]) -> Streamed:
         """Return the answer that sends these bytes of a log. It is counted as a reader of logs."""
@@ -197,11 +197,10 @@ class LogReader:
         source = self.source
         if source is None:
             return None
-        asked = task.run, task.ref, after, limit
-        return await to_thread.run_sync(source.read, *asked, abandon_on_cancel=True, limiter=self._threads)
+        return await self._threads.run(None, source.read, task.run, task.ref, after, limit)
 
     async def _ask(self, question: Callable[..., T], *args: object) -> T:
-        return await to_thread.run_sync(question, *args, abandon_on_cancel=True, limiter=self._store_threads)
+        return await self._store_threads.run(None, question, *args)
 
     @staticmethod
     def _now() -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.gateway import app as gateway_app
 from crawler_lifecycle.gateway.access.limits import REQUESTS_MAX, STREAMS_MAX, Quota, RateLimits
 from crawler_lifecycle.gateway.access.operations import (
@@ -24,7 +27,7 @@ from crawler_lifecycle.gateway.access.operations import (
     Operations,
     _is_stream,
 )
-from crawler_lifecycle.gateway.access.tokens import FRESH_S, TokenFile, new_token
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Caller, Role, TokenFile, new_token
 from crawler_lifecycle.web.origins import named_hosts
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import BodyLimit
@@ -159,14 +162,52 @@ def _filled(take: Callable[[], Any]) -> tuple[list[Any], Problem]:
 
 def test_requests_and_streams_have_their_own_places(limits: RateLimits) -> None:
     for stream, most in ((False, 3), (True, 2)):
-        held, refused = _filled(functools.partial(limits.slot, "a", stream=stream))
+        held, refused = _filled(functools.partial(limits.slot, Caller("a", Role.READ), stream=stream))
         assert len(held) == most
         assert (refused.status, refused.code) == (429, "too_many_at_once")
-        with limits.slot("b", stream=stream):
+        with limits.slot(Caller("b", Role.READ), stream=stream):
             pass
         held[0].__exit__(None, None, None)
-        with limits.slot("a", stream=stream):
+        with limits.slot(Caller("a", Role.READ), stream=stream):
             pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
+    """Eight logins of one token once held eight times what is promised for the token."""
+    limits, places = RateLimits(Quota(requests_at_once=20, streams_at_once=20)), contextlib.ExitStack()
+
+    def held_by(callers: Iterable[Caller]) -> tuple[int, str]:
+        """How many places these callers get together, and the last refusal."""
+        count, refusal = 0, ""
+        for caller in callers:
+            with contextlib.suppress(Problem):
+                while True:
+                    try:
+                        places.enter_context(limits.slot(caller, stream=stream))
+                    except Problem as problem:
+                        refusal = problem.detail
+                        raise
+                    count += 1
+        return count, refusal
+
+    def login(number: int) -> Caller:
+        return Caller("team", Role.READ, login=str(number), project="a")
+
+    with places:
+        assert held_by([login(0)]) == (
+            10,
+            f"10 {_WHAT[stream]} for the same login; wait until one of them has ended",
+        )
+        held, refusal = held_by(login(number) for number in range(8))
+        assert (held, "20" in refusal, "for the same token" in refusal) == (10, True, True)
+        most = (STREAMS_MAX if stream else REQUESTS_MAX) // 2
+        held, refusal = held_by(Caller(str(number), Role.READ, project="a") for number in range(most))
+        assert (held, "for the same project" in refusal) == (most - 20, True)
+        assert held_by([Caller("other", Role.READ, project="b")])[0] == 20
+        assert held_by(Caller(f"run {number}", None, RunRef(number, "u")) for number in range(most))[0] == most
+    assert not limits._streams.held
+    assert not limits._requests.held
 
 
 @pytest.mark.parametrize(("stream", "most"), [(False, REQUESTS_MAX), (True, STREAMS_MAX)])
@@ -238,6 +279,9 @@ def test_the_101st_start_at_once_is_refused(world: World, tmp_path: Path, monkey
     assert codes == [404] * 100 + [429] * 2
 
 
+_WHAT = {False: "requests are being served", True: "streams are open"}
+
+
 async def _call(
     app: Any, path: str, headers: dict[str, str], hold: asyncio.Event | None = None, begun: asyncio.Event | None = None
 ) -> list[Any]:
@@ -289,6 +333,34 @@ async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: P
             await asyncio.gather(*streams)
         ended = await _call(roomy.app, "/v1/runs", roomy.headers["read"])
         assert ended[0]["status"] == 200
+
+
+async def test_logins_of_one_token_share_its_streams(world: World, tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    gateway = world.gateway(entrance=keys.entrance(quota=Quota(streams_at_once=4)))
+    assert gateway.logins is not None
+    app, leave = gateway_app.create_app(gateway), asyncio.Event()
+    async with app.router.lifespan_context(app), asyncio.TaskGroup() as streams:
+        begun: list[asyncio.Event] = []
+        refused: list[int] = []
+
+        async def open_stream(cookie: str) -> None:
+            begun.append(asyncio.Event())
+            sent = await _call(app, "/v1/events", {"Cookie": f"__Host-crawl_login={cookie}"}, leave, begun[-1])
+            if sent[0]["status"] != 200:
+                refused.append(sent[0]["status"])
+
+        for _ in range(8):
+            found = gateway.logins.begin(keys.tokens["read"], world.clock())
+            assert found is not None
+            for _ in range(3):
+                streams.create_task(open_stream(found[1]))
+        async with asyncio.timeout(60):
+            while len(begun) < 24:  # noqa: ASYNC110 - nobody tells when all of them have come so far
+                await asyncio.sleep(0)
+            await asyncio.gather(*(event.wait() for event in begun))
+        assert refused == [429] * 20
+        leave.set()
 
 
 def test_what_counts_as_a_stream() -> None:
@@ -346,7 +418,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
             with pytest.raises(Problem, match="the token is unknown"):
                 await _call(door, "/v1/runs", {"Authorization": f"Bearer {token}"})
     assert ended
-    assert not door.limits._streams
+    assert not door.limits._streams.held
     assert CHECK_S + FRESH_S < 1, "docs/security.md promises it within a second"
 
 
@@ -403,8 +475,39 @@ async def test_large_bodies_together_are_bounded_and_their_room_comes_back() -> 
     go.set()
     assert sorted(await asyncio.gather(*tasks)) == ["overloaded", "overloaded", "served", "served"]
     assert served == 2
-    assert bodies._held == 0
+    assert not bodies._held.held
     assert await one() == "served"
+
+
+async def test_large_bodies_of_one_project_leave_room_for_another() -> None:
+    go, served, refused = asyncio.Event(), list[str](), list[str]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["project"])
+        await go.wait()
+
+    bodies = BodyLimit(app, limit=lambda _: 100, held_max=400)
+
+    async def post(project: str) -> None:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"x" * 100, "more_body": False}
+
+        async def send(message: Any) -> None: ...
+
+        with limited(project):
+            try:
+                await bodies({"type": "http", "headers": [], "project": project}, receive, send)
+            except Problem:
+                refused.append(project)
+
+    tasks = [asyncio.create_task(post(project)) for project in "aaaabb"]
+    async with asyncio.timeout(60):
+        while len(served) + len(refused) < 6:  # noqa: ASYNC110 - nobody tells when all of them have come so far
+            await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(*tasks)
+    assert (sorted(served), refused) == (["a", "a", "b", "b"], ["a", "a"])
+    assert not bodies._held.held
 
 
 async def test_a_body_that_does_not_come_is_408_and_holds_nothing() -> None:
@@ -426,4 +529,4 @@ async def test_a_body_that_does_not_come_is_408_and_holds_nothing() -> None:
     with pytest.raises(Problem) as refused:
         await bodies({"type": "http", "headers": []}, receive, send)
     assert (refused.value.status, refused.value.code) == (408, "too_slow")
-    assert bodies._held == 0
+    assert not bodies._held.held

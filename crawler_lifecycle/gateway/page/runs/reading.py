@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -20,8 +19,8 @@ from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, NameC
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, answer
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
-from crawler_lifecycle.gateway.runs.items import TABLES, RunItems
-from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT, THREADS, logged_task, missing
+from crawler_lifecycle.gateway.runs.items import RunItems
+from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT, logged_task, missing, places_for_files
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
@@ -102,7 +101,7 @@ _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -> None:
     """Add the web pages of the list of files, and of one file."""
-    threads = CapacityLimiter(THREADS)
+    threads = places_for_files()
 
     @app.get("/runs/{run_id}/files", operation_id="showFiles", include_in_schema=False)
     async def show_files(run_id: RunId, request: Request) -> Response:
@@ -113,7 +112,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
             with reading(run_id):
                 return files.list(row)
 
-        here = await to_thread.run_sync(listed, limiter=threads)
+        here = await threads.run(request, listed)
         rows = [(one, urlencode({"name": one.name}), is_items(one.name)) for one in here.files]
         return answer(request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock())
 
@@ -129,7 +128,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
                     raise missing(run_id, f"name: {choice.name!r}")
                 return opened.size, b"".join(opened.part(0, PICTURE_MAX))
 
-        size, data = await to_thread.run_sync(begin, limiter=threads)
+        size, data = await threads.run(request, begin)
         kind = next((kind for mark, kind in _PICTURES.items() if data.startswith(mark)), None)
         picture = f"data:{kind};base64,{base64.b64encode(data).decode()}" if kind and size <= PICTURE_MAX else None
         text = None if kind or _BINARY.search(data[:TEXT_MAX]) else plain(data[:TEXT_MAX])
@@ -140,13 +139,12 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 
 def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
     """Add the web page of items: a table, a filter, and optional statistics of the fields."""
-    tables = CapacityLimiter(TABLES)
 
     @app.get("/runs/{run_id}/items", operation_id="showItems", include_in_schema=False)
     async def show_items(run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request) -> Response:
         """Show items as a table. The fields that most items have are the first columns."""
-        table = await to_thread.run_sync(items.table, run_id, choice, ROWS, limiter=tables)
-        stats = await to_thread.run_sync(items.stats, run_id, choice, limiter=tables) if choice.stats else None
+        table = await items.tables.run(request, items.table, run_id, choice, ROWS)
+        stats = await items.tables.run(request, items.stats, run_id, choice) if choice.stats else None
         asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
         values: dict[str, Any] = {"run_id": run_id, "choice": choice, "table": table, "stats": stats}
         values |= {"before": max(0, table.offset - ROWS) if table.offset else None}
