@@ -74,17 +74,13 @@ class ItemDecoder(json.JSONDecoder):
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
         try:
-            return super().raw_decode(s, idx) if len(s) - idx <= _LONG else self._counted(s, idx)
+            return super().raw_decode(s, idx) if len(s) - idx <= _LONG else _Scanner(self)(s, idx)
+        except StopIteration as stop:
+            raise json.JSONDecodeError("Expecting value", s, stop.value) from None
         except (json.JSONDecodeError, TooWide):
             raise
         except ValueError:
             return _long_numbers.raw_decode(s, idx)
-
-    def _counted(self, text: str, begin: int) -> tuple[Any, int]:
-        try:
-            return _Scanner(self)(text, begin)
-        except StopIteration as stop:
-            raise json.JSONDecodeError("Expecting value", text, stop.value) from None
 
 
 class _Scanner:
@@ -274,11 +270,8 @@ class _Reader:
         while window.next() not in ("]", ""):
             try:
                 item = window.value()
-            except TooWide as error:
-                self._end(f"{error}; the items after it were not read")
-                return
             except (ValueError, RecursionError) as error:
-                self._end(f"the rest is no JSON: {str(error)[:100]}")
+                self._end(f"the rest cannot be read as JSON: {str(error)[:100]}")
                 return
             yield item
             follows = window.next()

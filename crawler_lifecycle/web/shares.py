@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
@@ -62,7 +63,8 @@ class Shares:
 
 @dataclass
 class _Work:
-    until: float
+    until: float = math.inf
+    """Infinite before it has begun."""
 
 
 _WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
@@ -77,24 +79,20 @@ def is_over() -> bool:
 class Places:
     """Places for work that takes long, and threads for it. ``share`` is the most places of one project.
 
-    A free place goes to the project that holds the fewest. Of one project the first one that came gets it.
+    Of all that wait for a place, each project has no more than its share in the line: the others wait behind them.
     """
 
     def __init__(self, most: int, share: int) -> None:
-        self._most = most
         self._share = share
-        self._shares = Shares()
-        self._waiting: list[tuple[Owner, asyncio.Future[None]]] = []
-        self._threads = CapacityLimiter(most)
+        self._all = CapacityLimiter(most)
+        self._own = WeakValueDictionary[str | None, CapacityLimiter]()
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Hold a place of the present project. Waits for it."""
-        project = await self._enter(None)
-        try:
+        own = self._own.setdefault(only(), CapacityLimiter(self._share))
+        async with own, self._all:
             yield
-        finally:
-            self._leave(project)
 
     async def run(self, request: Request | None, work: Callable[..., T], *args: object) -> T:
         """Return what the work returns, which a thread does. Raises what it raises.
@@ -103,55 +101,31 @@ class Places:
         any more. It keeps its place until it has ended. With a ``request``, raises ``Problem`` 503 if there is no place
         within ``WAIT_S``, and 408 if the client leaves. Streams give no request: their server cancels them then.
         """
-        project = await self._enter(request)
-        present = _Work(time.monotonic() + WORK_S)
-        before = _WORK.set(present)
-        thread = asyncio.create_task(to_thread.run_sync(work, *args, limiter=self._threads))
-        _WORK.reset(before)
-
-        def ended(thread: asyncio.Task[T]) -> None:
-            self._leave(project)
-            if not thread.cancelled():
-                thread.exception()  # nobody may wait for it any more
-
-        thread.add_done_callback(ended)
+        present = _Work()
+        done = asyncio.create_task(self._done(present, work, *args))
+        done.add_done_callback(lambda _: done.cancelled() or done.exception())  # nobody may wait for it any more
+        waits_until = time.monotonic() + WAIT_S
         try:
-            await _end_of(thread, request)
-            return thread.result()
+            while not (await asyncio.wait([done], timeout=ASK_S))[0]:
+                if request is None:
+                    continue
+                if await request.is_disconnected():
+                    raise Problem(408, "too_slow", "The client left before this was done")
+                if present.until == math.inf and time.monotonic() > waits_until:
+                    detail = "Too much is being read for this project; send this again in a moment"
+                    raise Problem(503, "overloaded", detail, headers={"Retry-After": "5"})
+            return done.result()
         finally:
+            if present.until == math.inf:
+                done.cancel()
             present.until = 0.0
 
-    async def _enter(self, request: Request | None) -> Owner:
-        project = ("project", only() or "")
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((project, turn))
-        self._admit()
-        entered = False
-        try:
-            await _end_of(turn, request, math.inf if request is None else WAIT_S)
-            entered = True
-        finally:
-            if not entered and not turn.cancel():
-                self._leave(project)
-        return project
-
-    def _leave(self, project: Owner) -> None:
-        self._shares.give_back([project, PROCESS])
-        self._admit()
-
-    def _admit(self) -> None:
-        for project, turn in sorted(self._waiting, key=lambda waiting: self._shares.held[waiting[0]]):
-            owners = {project: self._share, PROCESS: self._most}
-            if not turn.done() and self._shares.take(owners) is None:
-                turn.set_result(None)
-        self._waiting = [waiting for waiting in self._waiting if not waiting[1].done()]
+    async def _done(self, present: _Work, work: Callable[..., T], *args: object) -> T:
+        async with self.place():
+            present.until = time.monotonic() + WORK_S
+            _WORK.set(present)
+            return await to_thread.run_sync(work, *args, limiter=_ANY_NUMBER)
 
 
-async def _end_of(waited: asyncio.Future[Any], request: Request | None, within_s: float = math.inf) -> None:
-    until = time.monotonic() + within_s
-    while not (await asyncio.wait([waited], timeout=ASK_S))[0]:
-        if request is not None and await request.is_disconnected():
-            raise Problem(408, "too_slow", "The client left before this was done")
-        if time.monotonic() > until:
-            detail = "Too much is being read for this project; send this again in a moment"
-            raise Problem(503, "overloaded", detail, headers={"Retry-After": "5"})
+#: Who has a place has a thread.
+_ANY_NUMBER = CapacityLimiter(math.inf)

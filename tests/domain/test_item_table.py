@@ -124,7 +124,7 @@ DEEP = b"[" * 100_000
     ("a.jsonl", b'{"a": 1}\n{"a": 2', "1 last lines were incomplete"),
     ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice; the last one"),
     ("a.jsonl", b'{"a": "\xe9"}\n', "Windows-1252"),
-    ("a.json", b'[{"a": 1} {"a": 2}]', "no JSON"),
+    ("a.json", b'[{"a": 1} {"a": 2}]', "is no JSON"),
     ("a.jsonl", b'{"a": 1}\nno\nnor\n', "2 lines were no JSON"),
 ], ids=range(8))  # fmt: skip
 def test_what_is_odd_is_said(name: str, data: bytes, said: str) -> None:

@@ -111,7 +111,7 @@ NARROW: list[Any] = [{"a": list(range(97))}, 1]
 
 @pytest.mark.parametrize(("name", "text", "found", "skipped", "note"), [
     ("a.jsonl", f"{json.dumps(WIDE)}\n{json.dumps(NARROW[0])}\n1\n", NARROW, {TOO_WIDE: 1}, ""),
-    ("a.json", json.dumps([*NARROW, WIDE, 1]), NARROW, {UNREADABLE: 1}, "the items after it were not read"),
+    ("a.json", json.dumps([*NARROW, WIDE, 1]), NARROW, {UNREADABLE: 1}, "as JSON: an item has more than 100 values"),
     ("a.csv", f"a,b\n1,2\n{',' * 101}\n3,4\n", [{"a": "1", "b": "2"}], {UNREADABLE: 1}, "100 cells"),
     ("a.csv", f"{',' * 101}\n3,4\n", [], {UNREADABLE: 1}, "100 cells"),
 ], ids=range(4))  # fmt: skip

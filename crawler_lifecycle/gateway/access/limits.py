@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.shares import PROCESS, Owner, Shares
 from crawler_lifecycle.web.tries import Buckets, too_many
@@ -62,53 +60,26 @@ class RateLimits:
 
     @contextlib.contextmanager
     def slot(self, caller: Caller | None, *, stream: bool) -> Iterator[None]:
-        """Count an open request or stream for the caller's login, token and project. Raises ``Problem`` 429 if one of
-        them has too many."""
-        if self._quota is None or caller is None:
-            yield
-            return
-        shares = self._streams if stream else self._requests
-        most = self._quota.streams_at_once if stream else self._quota.requests_at_once
-        owners: dict[Owner, int] = {}
-        if caller.login is not None:
-            owners["login", caller.login] = (most + 1) // 2
-        owners["token", caller.key] = most
-        group = ("crawlers", "") if caller.role is None else ("project", caller.project)
-        owners[group] = (STREAMS_MAX if stream else REQUESTS_MAX) // 2
-        if (full := shares.take(owners)) is not None:
-            what = "streams are open" if stream else "requests are being served"
+        """Count an open request or stream for its owners on all levels. Raises ``Problem`` 429 if the login, the token
+        or the project has too many, and 503 if the process has."""
+        shares, most_of_all = (self._streams, STREAMS_MAX) if stream else (self._requests, REQUESTS_MAX)
+        owners: dict[Owner, int] = {PROCESS: most_of_all}
+        if self._quota is not None and caller is not None:
+            most = self._quota.streams_at_once if stream else self._quota.requests_at_once
+            if caller.login is not None:
+                owners["login", caller.login] = (most + 1) // 2
+            owners["token", caller.key] = most
+            group = ("crawlers", "") if caller.role is None else ("project", caller.project)
+            owners[group] = most_of_all // 2
+        what = "streams are open" if stream else "requests are being served"
+        full = shares.take(owners)
+        if full == PROCESS:
+            detail = f"{most_of_all} {what}; try again in a moment"
+            raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
+        if full is not None:
             detail = f"{owners[full]} {what} for the same {full[0]}; wait until one of them has ended"
             raise too_many("too_many_at_once", detail, 1.0)
         try:
             yield
         finally:
             shares.give_back(owners)
-
-    @contextlib.contextmanager
-    def serve(self, *, stream: bool) -> Iterator[None]:
-        """Count a request or stream of this process after its body is read. Raises ``Problem`` 503 for too many."""
-        most = STREAMS_MAX if stream else REQUESTS_MAX
-        shares = self._streams if stream else self._requests
-        if shares.take({PROCESS: most}) is not None:
-            detail = f"{most} {'streams' if stream else 'requests'} are being served; try again in a moment"
-            raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
-        try:
-            yield
-        finally:
-            shares.give_back([PROCESS])
-
-
-class Serving:
-    """ASGI middleware that counts served requests. It runs after the body is read, so slow senders do not count."""
-
-    def __init__(self, app: ASGIApp, *, limits: RateLimits) -> None:
-        self._app = app
-        self._limits = limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = scope.get("lifecycle.stream")
-        if stream is None:  # a health check, or not a request
-            await self._app(scope, receive, send)
-            return
-        with self._limits.serve(stream=stream):
-            await self._app(scope, receive, send)

@@ -205,7 +205,8 @@ def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
         held, refusal = held_by(Caller(str(number), Role.READ, project="a") for number in range(most))
         assert (held, "for the same project" in refusal) == (most - 20, True)
         assert held_by([Caller("other", Role.READ, project="b")])[0] == 20
-        assert held_by(Caller(f"run {number}", None, RunRef(number, "u")) for number in range(most))[0] == most
+        held, refusal = held_by(Caller(f"run {number}", None, RunRef(number, "u")) for number in range(most))
+        assert (held, "try again in a moment" in refusal) == (most - 20, True), "now the process is full"
     assert not limits._streams.held
     assert not limits._requests.held
 
@@ -213,12 +214,12 @@ def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
 @pytest.mark.parametrize(("stream", "most"), [(False, REQUESTS_MAX), (True, STREAMS_MAX)])
 def test_the_process_has_a_total_even_when_it_is_open(stream: bool, most: int) -> None:
     limits = RateLimits(None)
-    held, refused = _filled(lambda: limits.serve(stream=stream))
+    held, refused = _filled(lambda: limits.slot(None, stream=stream))
     assert len(held) == most
     assert (refused.status, refused.code) == (503, "overloaded")
     assert refused.headers["Retry-After"]
     held[0].__exit__(None, None, None)
-    with limits.serve(stream=stream):
+    with limits.slot(None, stream=stream):
         pass
 
 
