@@ -61,6 +61,8 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
     """Yield the items as CSV. The first line has the names of the columns: ``fields``, or those of the first items."""
     source, text = iter(items), io.StringIO()
     head, columns, leaves_out = yield from read_head(source)
+    rows = chain(head, source)
+    del head  # A generator keeps what its variables name while its reader waits.
     names = list(dict.fromkeys(fields or columns))
     more = [LEFT_OUT] if fields is None and leaves_out else []
     writer = csv.writer(_Rows(text), lineterminator=_ROW_END)
@@ -71,7 +73,7 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
         cells = [_harmless(as_text(row.pop(name, None))) for name in names]
         writer.writerow([*cells, *([plain(row) if row else ""] if more else [])])
 
-    yield from _pieces(chain(head, source), text, write)
+    yield from _pieces(rows, text, write)
 
 
 class _Rows:

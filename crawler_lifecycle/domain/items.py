@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, TextIO, cast
 ITEM_MAX = 8 * 1024 * 1024
 csv.field_size_limit(ITEM_MAX)  # of this process
 #: The most values of one item: its fields, and what is in them at any depth. It limits the memory and the time for one
-#: item. An item with more is skipped and counted. A polygon of 80,000 points fits.
-VALUES_MAX = 250_000
+#: item. An item with more is skipped and counted. A polygon of 30,000 points fits.
+VALUES_MAX = 100_000
 _CHUNK = 64 * 1024
 #: A longer text is decoded value by value.
 _LONG = 2 * _CHUNK
@@ -86,9 +86,9 @@ class ItemDecoder(json.JSONDecoder):
 class _Scanner:
     """Decodes one item, and counts its values."""
 
-    def __init__(self, decoder: json.JSONDecoder) -> None:
+    def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
-        self._count = 0
+        self._count = -1  # The item itself is none of its values.
         self._names = dict[str, str]()
 
     def __call__(self, text: str, at: int) -> tuple[Any, int]:
@@ -96,12 +96,15 @@ class _Scanner:
         if self._count > VALUES_MAX:
             raise TooWide(f"an item has more than {VALUES_MAX:,} values")
         decoder = self._decoder
+        found: tuple[Any, int]
         if text.startswith("[", at):
-            return decoder.parse_array((text, at + 1), self)
-        if text.startswith("{", at):
+            found = decoder.parse_array((text, at + 1), self)
+        elif text.startswith("{", at):
             hooks = decoder.object_hook, decoder.object_pairs_hook
-            return decoder.parse_object((text, at + 1), decoder.strict, self, *hooks, self._names)
-        return decoder.scan_once(text, at)
+            found = decoder.parse_object((text, at + 1), decoder.strict, self, *hooks, self._names)
+        else:
+            found = decoder.scan_once(text, at)
+        return found
 
 
 _decoder = ItemDecoder(**_AS_USUAL)
