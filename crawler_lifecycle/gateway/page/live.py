@@ -28,6 +28,7 @@ from starlette.types import Message
 
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import Operations, caller_role, may
+from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.health import NEEDED
 from crawler_lifecycle.gateway.kept import Kept
 from crawler_lifecycle.gateway.page.parts.forms import read
@@ -37,7 +38,6 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.shares import Places
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ NEEDS_S, NEEDS_WAIT_S = 1.0, 0.3
 #: screen old.
 REST, REST_MIN_S, REST_MAX_S = 4.0, 0.25, 8.0
 #: The most screens that are rendered at the same moment, and the most of one project.
-AT_ONCE, AT_ONCE_OF_ONE = 3, 2
+AT_ONCE = (3, 2)
 Render = Callable[[], Coroutine[Any, Any, str]]
 Marks = tuple[datetime, Mapping[int, tuple[object, ...]]]
 """The time of the question, and a value for each run that changes with its row."""
@@ -174,7 +174,7 @@ class Live:
         self._feed, self._clock = feed, clock
         self._needs = Kept(needs, NEEDS_S)
         self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
-        self._limit = Places(AT_ONCE, AT_ONCE_OF_ONE)
+        self._limit = Places(*AT_ONCE)
         self._marks, self._runs = Kept(self._read_marks, MARKS_S), runs
         self._following: asyncio.Task[None] | None = None
 

@@ -16,20 +16,20 @@ from crawler_lifecycle.domain.item_export import as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.item_stats import ItemStats, item_stats
 from crawler_lifecycle.domain.item_table import DIGITS, ItemTable, item_table, visible
 from crawler_lifecycle.domain.items import NO_FEEDS, feeds, matching, read_items, sentences
+from crawler_lifecycle.gateway.access import places
+from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
-from crawler_lifecycle.gateway.runs.output import UNTRUSTED, in_threads, missing, places_for_files
+from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, UNTRUSTED, in_threads, missing
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.web import shares
-from crawler_lifecycle.web.shares import Places
 
 #: The most tables and statistics that are made at the same moment, and the most of one project.
-TABLES, TABLES_OF_ONE = 3, 2
+TABLES = (3, 2)
 _TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 _CONTENT: dict[str, Any] = {
     "application/jsonl": {"schema": {"type": "string", "description": "One item in each line"}},
@@ -38,7 +38,7 @@ _CONTENT: dict[str, Any] = {
 
 
 class _Late(Exception):
-    """The reading took longer than ``shares.WORK_S``, or its client has left."""
+    """The reading took longer than ``places.WORK_S``, or its client has left."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class RunItems:
     files: RunFiles
     runs: RunReader
     tasks: TaskReader
-    tables: Places = field(default_factory=lambda: Places(TABLES, TABLES_OF_ONE))
-    threads: Places = field(default_factory=places_for_files)
+    tables: Places = field(default_factory=lambda: Places(*TABLES))
+    threads: Places = field(default_factory=lambda: Places(*FILES_AT_ONCE))
 
     def table(self, run_id: int, choice: ItemsChoice, limit: int) -> ItemTable:
         """Return a page of items. The reading ends when the work is over; a note then says so."""
@@ -77,7 +77,7 @@ class RunItems:
             try:
                 yield from as_csv(items, fields) if choice.format == "csv" else as_jsonl(items)
             except _Late as late:
-                raise missing(run_id, f"name: {late}, which gave no item in {shares.WORK_S:g} s,") from None
+                raise missing(run_id, f"name: {late}, which gave no item in {places.WORK_S:g} s,") from None
 
 
 class _Reading:
@@ -111,7 +111,7 @@ class _Reading:
         except _Late:
             self.late = True
             self.notes.append(
-                f"reading ended after {shares.WORK_S:g} s, so items are missing; …/items/feed has all items"
+                f"reading ended after {places.WORK_S:g} s, so items are missing; …/items/feed has all items"
             )
 
     def all_notes(self) -> list[str]:
@@ -128,7 +128,7 @@ class _Reading:
 
 
 def _check(name: str) -> None:
-    if shares.is_over():
+    if places.is_over():
         raise _Late(repr(name))
 
 

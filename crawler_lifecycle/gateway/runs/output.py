@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
 from crawler_lifecycle.activities.run_files import FileList, OpenedFile, OpenedFiles, RunFiles
+from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, LogChoice
 from crawler_lifecycle.gateway.runs.answers import TaskFilePage
 from crawler_lifecycle.gateway.runs.commands import undeleted
@@ -22,24 +23,18 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, ProblemDocument
-from crawler_lifecycle.web.shares import Places
 
 #: The most files that are read at the same moment, for any number of readers, and the most of one project.
-THREADS, THREADS_OF_ONE = 6, 4
+FILES_AT_ONCE = (6, 4)
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})", re.ASCII)
 #: We do not trust the files of crawlers: no browser may show one as a page of this gateway.
 UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
 _BYTES: dict[str, Any] = {"application/octet-stream": {}}
 
 
-def places_for_files() -> Places:
-    """Return places for the reading of files. A piece of a file takes one of them."""
-    return Places(THREADS, THREADS_OF_ONE)
-
-
 def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader) -> None:
     """Add ``GET /v1/runs/{run_id}/files`` and ``…/file``."""
-    threads, reads_on = places_for_files(), OpenedFiles(files)
+    threads, reads_on = Places(*FILES_AT_ONCE), OpenedFiles(files)
 
     @app.get("/v1/runs/{run_id}/files", operation_id="listFiles")
     async def list_files(request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:

@@ -23,12 +23,12 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.retention import pruned_through
+from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
-from crawler_lifecycle.web.shares import Places
 
 #: Seconds between two readings of the outbox while a reader is connected: after new events, and without new events.
 BUSY_S, IDLE_S = 0.1, 0.25

@@ -11,6 +11,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports.cluster import TaskLogs
@@ -19,7 +20,6 @@ from crawler_lifecycle.ports.runs import TaskRef, TaskRow
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.shares import Places
 
 #: Bytes read and sent at once.
 CHUNK = 64 * 1024
@@ -30,7 +30,7 @@ WHOLE = 1_000_000
 #: While a log is followed: seconds between two readings of the log, and between two checks of the task's status.
 FOLLOW_S, STATUS_S = 0.3, 1.5
 #: The most logs that are read at the same moment, for any number of readers, and the most of one project.
-THREADS, THREADS_OF_ONE = 6, 4
+THREADS = (6, 4)
 
 T = TypeVar("T")
 
@@ -59,8 +59,8 @@ class LogReader:
 
     def __post_init__(self) -> None:
         # Separate threads: if the database hangs, logs can still be read from the cluster.
-        self._threads = Places(THREADS, THREADS_OF_ONE)
-        self._store_threads = Places(THREADS, THREADS_OF_ONE)
+        self._threads = Places(*THREADS)
+        self._store_threads = Places(*THREADS)
 
     def answer(self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]) -> Streamed:
         """Return the answer that sends these bytes of a log. It is counted as a reader of logs."""

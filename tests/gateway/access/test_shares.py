@@ -18,12 +18,13 @@ from starlette.requests import Request
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.gateway.runs.items import TABLES, TABLES_OF_ONE
+from crawler_lifecycle.gateway.access import places as module
+from crawler_lifecycle.gateway.access.places import Places, is_over
+from crawler_lifecycle.gateway.runs.items import TABLES
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import Owner as RunOwner
-from crawler_lifecycle.web import shares
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.shares import PROCESS, Places, Shares, is_over
+from crawler_lifecycle.web.shares import PROCESS, Shares
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
 from tests.gateway.served import served, until
@@ -113,7 +114,7 @@ async def test_a_cancelled_work_is_told_and_keeps_its_place_until_it_ended() -> 
 
 
 async def test_work_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "WORK_S", 0.0)
+    monkeypatch.setattr(module, "WORK_S", 0.0)
     gate = Gate()
     async with asyncio.timeout(60):
         assert await _of("a", Places(1, 1), gate, "late") == "late"
@@ -130,8 +131,8 @@ def _request(gone: asyncio.Event) -> Request:
 
 
 async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "ASK_S", 0.01)
-    monkeypatch.setattr(shares, "WAIT_S", 0.05)
+    monkeypatch.setattr(module, "ASK_S", 0.01)
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
     gate, places, gone = Gate(), Places(1, 1), asyncio.Event()
     work = asyncio.create_task(places.run(_request(gone), gate.work, "a"))
     await until(lambda: gate.begun == ["a"])
@@ -189,7 +190,7 @@ async def test_a_hostile_feed_delays_no_other_project_and_ends_with_its_client(
 ) -> None:
     """Two readings of one project once took all places for tables, and went on after their client had left."""
     async with _two_projects(world, tmp_path) as (ask, _):
-        readers = [asyncio.create_task(ask("a", what)) for _ in range(2 * TABLES)]
+        readers = [asyncio.create_task(ask("a", what)) for _ in range(2 * TABLES[0])]
         await until(lambda: SlowFiles.reads > 3)
         for more in ("", "/stats", "/feed"):
             answer = await ask("b", more)
@@ -204,10 +205,10 @@ async def test_a_hostile_feed_delays_no_other_project_and_ends_with_its_client(
             await asyncio.sleep(0.3)
             return SlowFiles.reads == before
 
-        async with asyncio.timeout(shares.WORK_S / 2):
+        async with asyncio.timeout(module.WORK_S / 2):
             while not await is_quiet():
                 pass
 
 
 def test_one_project_has_not_all_tables() -> None:
-    assert TABLES_OF_ONE < TABLES
+    assert TABLES[1] < TABLES[0]

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.activities.run_files import CHUNK, OpenedFile
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.items import NO_FEEDS
-from crawler_lifecycle.web import shares
+from crawler_lifecycle.gateway.access import places
 from tests.gateway.api.test_files import _run, _stored
 from tests.gateway.gateway_world import World
 from tests.support.fakes.services import FakeArchive
@@ -173,7 +173,7 @@ def test_what_a_crawler_may_write(left: Any) -> None:
 def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client, address, folders, _ = left
     (folders[0] / "items.jsonl").write_text(lines({"n": 1}) * 100_000)
-    monkeypatch.setattr(shares, "WORK_S", 0.0)
+    monkeypatch.setattr(places, "WORK_S", 0.0)
     assert "reading ended after 0 s" in client.get(address, params={"contains": "x"}).json()["notes"][0]
     assert "reading ended" in client.get(f"{address}/stats").json()["notes"][0]
     for format in ("jsonl", "csv"):

@@ -15,12 +15,13 @@ from starlette.responses import Response
 from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.items import is_items
+from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, NameChoice
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, answer
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.items import RunItems
-from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT, logged_task, missing, places_for_files
+from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, logged_task, missing
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
@@ -101,7 +102,7 @@ _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -> None:
     """Add the web pages of the list of files, and of one file."""
-    threads = places_for_files()
+    threads = Places(*FILES_AT_ONCE)
 
     @app.get("/runs/{run_id}/files", operation_id="showFiles", include_in_schema=False)
     async def show_files(run_id: RunId, request: Request) -> Response:
