@@ -14,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -83,25 +83,26 @@ class ItemDecoder(json.JSONDecoder):
             return _long_numbers.raw_decode(s, idx)
 
 
+@dataclass
 class _Scanner:
     """Decodes one item, and counts its values."""
 
-    def __init__(self, decoder: Any) -> None:
-        self._decoder = decoder
-        self._count = -1  # The item itself is none of its values.
-        self._names = dict[str, str]()
+    decoder: Any
+    count: int = -1
+    """The item itself is none of its values."""
+    names: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, text: str, at: int) -> tuple[Any, int]:
-        self._count += 1
-        if self._count > VALUES_MAX:
+        self.count += 1
+        if self.count > VALUES_MAX:
             raise TooWide(f"an item has more than {VALUES_MAX:,} values")
-        decoder = self._decoder
+        decoder = self.decoder
         found: tuple[Any, int]
         if text.startswith("[", at):
             found = decoder.parse_array((text, at + 1), self)
         elif text.startswith("{", at):
             hooks = decoder.object_hook, decoder.object_pairs_hook
-            found = decoder.parse_object((text, at + 1), decoder.strict, self, *hooks, self._names)
+            found = decoder.parse_object((text, at + 1), decoder.strict, self, *hooks, self.names)
         else:
             found = decoder.scan_once(text, at)
         return found

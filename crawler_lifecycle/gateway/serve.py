@@ -48,6 +48,8 @@ def serve(settings: Settings) -> int:
     The gateway also starts without the database or Temporal. ``/readyz`` says which of them does not answer.
     """
     logs.configure("gateway", settings)
+    # A thread that reads items computes. By default the event loop waits 5 ms for each of its turns beside one.
+    sys.setswitchinterval(0.0005)
     listen = settings.gateway
     try:
         entrance = entrance_of(listen, settings.oidc)
