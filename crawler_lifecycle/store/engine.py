@@ -183,8 +183,8 @@ class KeyTaken(StoreRefused):
 class StoreDamaged(StoreUnavailable):
     """The SQLite file is damaged. All readers raise this error, with one text: that of SQLite may quote contents."""
 
-    def __init__(self) -> None:
-        super().__init__("The database file is damaged; put back a whole copy: crawlctl db restore FILE")
+    def __init__(self, text: str = "The database file is damaged; put back a whole copy: crawlctl db restore FILE"):
+        super().__init__(text)
 
 
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
