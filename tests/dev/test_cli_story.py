@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.cli.stack.supervise import answers
+from crawler_lifecycle.cli.stack.supervise import ask
 from tests.dev.dev_support import ANSWER_S, Dev, wait_until
 from tests.support import in_process
 
@@ -160,7 +160,7 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     with subprocess.Popen([*CRAWLCTL, "worker"], env=os.environ | env, cwd=running.state_dir.parent) as worker:
         try:
             # A doctor takes more than a second of a processor: none is asked before it can know.
-            wait_until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
+            wait_until(lambda: ask(f"http://127.0.0.1:{port}/readyz")[0] == 200)
             wait_until(lambda: "polling" in doctor()["workers"])
         finally:
             worker.kill()
@@ -198,7 +198,7 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
 
     with subprocess.Popen([*CRAWLCTL, "gateway"], env=os.environ | own, stderr=subprocess.DEVNULL) as gateway:
         try:
-            wait_until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
+            wait_until(lambda: ask(f"http://127.0.0.1:{port}/readyz")[0] == 200)
             assert crawlctl("list") == 9
             assert crawlctl("list", "--token-file", "read") == 0
             assert crawlctl("start", "services", "--token-file", "read") == 9

@@ -12,7 +12,7 @@ import pytest
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack.supervise import answers
+from crawler_lifecycle.cli.stack.supervise import ask
 from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
 
@@ -110,7 +110,7 @@ class Drill:
         health = {
             "temporal": f"grpc://{self.world.stack.addresses['temporal']}/default",
         }.get(self.part, f"{self.world.stack.addresses[self.part]}/readyz")
-        return pid is not None and answers(health)
+        return pid is not None and ask(health)[0] == 200
 
     def _is_seen(self, run_id: int) -> bool:
         """Whether the run was verified on the cluster, or judged, after the kill."""
