@@ -252,7 +252,7 @@ class StorePart:
             return
         there = Counter(conn.execute(select(table.c.project).where(is_open)).scalars())
         share = most // len({*there, project})
-        if there[project] >= max(share, 1):
+        if there[project] >= max(share, min(most, 1)):
             limit = f"at most {most} {kind} may be open (LIFECYCLE_LIMITS__{kind.upper()})"
             own = f" ({there[project]} of project {project})" if share < most else ""
             raise TooManyOpen(f"{limit}, and as many are{own}; end or delete one, or raise the limit")

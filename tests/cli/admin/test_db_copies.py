@@ -32,7 +32,8 @@ clock = Clock()
 world = World(open_store(sys.argv[1], clock=clock), clock)
 ends = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
-print("begins", flush=True)
+world.finish(world.executing(f"{sys.argv[2]}-0", 2))
+print("begins", flush=True)  # from now on it has the file open
 number = 0
 while not ends.is_set():
     number += 1

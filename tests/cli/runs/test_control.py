@@ -343,7 +343,7 @@ def test_start_takes_every_field_of_a_request(gateway: respx.MockRouter, crawlct
     result = crawlctl(*words, "--stop-grace", "5", "--force-stop-after", "none")
     assert result.code == 0, result.err
     body = _body(route)
-    assert set(body) == set(StartRun.model_fields) - {"request_id"}, "which goes in the header"
+    assert set(body) == set(StartRun.model_fields) - {"request_id", "run_id"}, "in the header, in a route"
     assert body["retries"] == {"max": 0}
     assert body["resources"] == {"cpu": "500m", "memory": "1Gi"}
     assert set(body["resources"]) == {field.name for field in fields(Resources)}

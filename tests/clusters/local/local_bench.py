@@ -110,9 +110,10 @@ def wait_until(condition: Callable[[], object], seconds: float = 150) -> None:
 class Bench:
     """One state folder; one run and one crawler at a time."""
 
+    run = RUN
+
     def __init__(self, folder: Path, slots: int = 2, **options: Any) -> None:
         self.state = folder / "state"
-        self.run = RUN
         self.cluster = LocalCluster(self.state, slots, **options)
         self.files = LocalFiles(self.state)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -48,7 +49,8 @@ def check_scheduler(context: Context) -> Sequence[Line]:
     least = {"timeout_s": min(settings.scheduler.timeout_s, context.call_s)}
     quick = settings.model_copy(update={"scheduler": settings.scheduler.model_copy(update=least)})
     try:
-        crawlers = compose.build_scheduler(quick).crawlers()
+        with closing(compose.build_scheduler(quick)) as scheduler:
+            crawlers = scheduler.crawlers()
     except LifecycleError as error:
         cure = "start it with crawlctl scheduler, or set LIFECYCLE_SCHEDULER__URL to your own"
         return [bad("scheduler", str(error), cure)]
