@@ -23,8 +23,12 @@ from crawler_lifecycle.workflows.state import HEARD_MAX
 FEW = 50
 #: Signals without content. The workflow's code gets one of each.
 WAKING = (
-    *(names.SIGNAL_LOOK_NOW, names.SIGNAL_WAKE, names.SIGNAL_MOVED),
-    *(names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED, names.SIGNAL_GRAPH_ENDED),
+    names.SIGNAL_LOOK_NOW,
+    names.SIGNAL_WAKE,
+    names.SIGNAL_MOVED,
+    names.SIGNAL_RUN_ENDED,
+    names.SIGNAL_MANAGER_ENDED,
+    names.SIGNAL_GRAPH_ENDED,
 )
 #: Other signals that are kept. Stops: the first of each kind (``_ASKS``), and the ``_NEWEST`` newest ones, one more
 #: than a run records. Ended batches: the ``_OLDEST`` oldest ones, one more than a graph remembers.

@@ -139,6 +139,9 @@ class Releaser:
             log.warning(
                 "the cluster keeps %s ended tasks that have no row in the database (one is task %s of run %s, attempt "
                 "%s); crawlctl audit lists these tasks, crawlctl cluster release releases their pods",
-                *(len(ends), index, run_id, attempt),
+                len(ends),
+                index,
+                run_id,
+                attempt,
             )
         self._unknown = len(ends)

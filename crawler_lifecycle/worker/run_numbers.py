@@ -73,7 +73,9 @@ def bring_forward(store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit
         log.warning(
             "new runs get numbers above %d: the newest run of the database is %d, and %s; was the database restored? "
             "docs/operations-database.md says what to do",
-            *(known.above, newest, ", ".join(known.words(newest))),
+            known.above,
+            newest,
+            ", ".join(known.words(newest)),
         )
     return known
 

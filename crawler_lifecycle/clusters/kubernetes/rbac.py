@@ -56,22 +56,26 @@ _READS = (
     *_rights("", "pods", "get", "list"),
     *_rights("", "pods/log", "get"),
     *_rights("", "events", "list"),
-    *(_NAMESPACE, CLUSTER),
+    _NAMESPACE,
+    CLUSTER,
     *_rights("metrics.k8s.io", "pods", "list"),
-    *(_WORKLOADS, _POSITIONS),
+    _WORKLOADS,
+    _POSITIONS,
 )
 
 #: Role -> its rights. ``crawl-looker`` can also remove the finalizer after an end was recorded, but it deletes nothing.
 #: ``crawl-stopper`` can read and stop, but it changes nothing else.
 ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-deployer": (
-        *(*_rights("batch", "jobs", "create", "get", "list"), *_rights("", "secrets", "create")),
+        *_rights("batch", "jobs", "create", "get", "list"),
+        *_rights("", "secrets", "create"),
         _NAMESPACE,
     ),
     "crawl-looker": (*_READS, *_rights("batch", "jobs", "patch"), *_rights("", "pods", "patch")),
     "crawl-stopper": (*_READS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
     "crawl-observer": (
-        *(*_rights("batch", "jobs", "list", "watch"), *_rights("", "pods", "list", "watch")),
+        *_rights("batch", "jobs", "list", "watch"),
+        *_rights("", "pods", "list", "watch"),
         *_rights("", "pods/log", "get"),
     ),
     "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),

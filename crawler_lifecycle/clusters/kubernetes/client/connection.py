@@ -252,8 +252,11 @@ class Api:
         """
         asked = Asked("GET", path, watching=True)
         query = {
-            **{"watch": True, "allowWatchBookmarks": True, "resourceVersion": resource_version},
-            **{"timeoutSeconds": max(1, round(timeout_s)), "labelSelector": labels},
+            "watch": True,
+            "allowWatchBookmarks": True,
+            "resourceVersion": resource_version,
+            "timeoutSeconds": max(1, round(timeout_s)),
+            "labelSelector": labels,
         }
         silence = silence_s if silence_s is not None else timeout_s + 30
         call, response = self._wire.stream(asked, query, silence, timeout_s + 60)
