@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanF
 
 from .output import for_people
 from .pool import Pool, Pooled, no_answer
-from .process import START_S, Answer, HostProcess, Rules
+from .process import START_S, Alive, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, read_frames, write_frames
 
 #: Number of calls after which a process is replaced. Functions may leave state in a process; this limits it.
@@ -47,7 +47,7 @@ class FunctionProcess(Pooled):
             self.process = HostProcess("functions", rules, (given.fileno(), result.fileno()))
             self._given, self._result = os.dup(given.fileno()), os.dup(result.fileno())
 
-    def call(self, call: FunctionCall, answer: Answer, alive: Callable[[], None]) -> FunctionReply:
+    def call(self, call: FunctionCall, answer: Answer, alive: Alive) -> FunctionReply:
         try:
             self._import(call.function.partition(":")[0], alive)
             self._calls += 1
@@ -98,7 +98,7 @@ class FunctionProcess(Pooled):
         for file in (self._given, self._result):
             os.close(file)
 
-    def _import(self, module: str, alive: Callable[[], None]) -> None:
+    def _import(self, module: str, alive: Alive) -> None:
         """Import the module in the process, with a separate time limit. Raises ``PlanFailed``."""
         if module not in self._modules:
             cure = "add it to the setting, or give the step the queue of workers that have it"

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.names import plans_queue
 from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
 
 from . import calls
-from .process import START_S, Answer, HostProcess, Rules
+from .process import START_S, Alive, Answer, HostProcess, Rules
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Pooled")
@@ -60,9 +60,7 @@ class Pool(Generic[P]):
         """Processes in use, by key; ``None`` while the process is starting."""
 
     @contextmanager
-    def use(
-        self, key: int | None, fits: Callable[[P], bool], start: Callable[[], P], alive: Callable[[], None]
-    ) -> Iterator[P]:
+    def use(self, key: int | None, fits: Callable[[P], bool], start: Callable[[], P], alive: Alive) -> Iterator[P]:
         """Yield an idle process with this key that ``fits``, or a new one from ``start``.
 
         Wait while another thread uses the process with this key, or while all processes are in use. ``alive`` is called
@@ -114,9 +112,7 @@ class Pool(Generic[P]):
         for one in idle:
             one.kill()
 
-    def _take(
-        self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Callable[[], None]
-    ) -> tuple[P | None, list[P]]:
+    def _take(self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Alive) -> tuple[P | None, list[P]]:
         """Return a matching process (``None``: start one), and the processes to end first."""
         while True:
             with self._changed:
@@ -176,7 +172,7 @@ class Host(Pooled):
         self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
         self.settled = True
-        self.alive: Callable[[], None] = _nothing
+        self.alive: Alive = _nothing
 
     @property
     def at(self) -> str | None:
@@ -259,9 +255,7 @@ class Hosts:
             return sorted(self._known)
 
     @contextmanager
-    def use(
-        self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
-    ) -> Iterator[Host]:
+    def use(self, plan: str, manager_id: int, attempt: int, generation: int, alive: Alive) -> Iterator[Host]:
         if plan.partition(":")[0] not in self._modules:
             cure = "add it to the setting on all workers that serve this queue"
             raise PlanFailed(f"{plan}: its module is not in LIFECYCLE_PLANS__MODULES here; {cure}", missing=True)
