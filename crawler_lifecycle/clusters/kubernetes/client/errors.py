@@ -199,11 +199,9 @@ def from_status(asked: Asked, status: int, body: Status, retry_after_s: float | 
     )
 
 
-def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
-    """Return the error for an answer that did not arrive."""
-    return NoAnswer(
-        f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=effect_unknown and asked.writes
-    )
+def no_answer(asked: Asked, what: str, *, sent: bool = True) -> NoAnswer:
+    """Return the error for an answer that did not arrive. ``sent``: the request may have reached the server."""
+    return NoAnswer(f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=sent and asked.writes)
 
 
 def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:

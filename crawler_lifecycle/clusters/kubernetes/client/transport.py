@@ -35,6 +35,8 @@ WHOLE = 3
 
 JSON = "application/json"
 _READ = 256 * 1024
+#: Errors of a connection: none was made, it was interrupted, or its answer is no valid HTTP.
+BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Wire:
         if until is not None:
             whole_s = min(whole_s, until - time.monotonic())
             if whole_s <= 0:
-                raise errors.no_answer(asked, "the pages of the list took too long", effect_unknown=False)
+                raise errors.no_answer(asked, "the pages of the list took too long")
         headers, payload = {"Accept": accept}, None
         if body is not None:
             headers["Content-Type"], payload = content, msgspec.json.encode(body)
@@ -153,9 +155,9 @@ class Wire:
                 headers=sent.headers | ({"Authorization": authorization} if authorization else {}) | self._agent,
                 timeout=urllib3.Timeout(connect=self._connect_s, read=min(sent.silence_s, sent.whole_s)),
             )
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+        except BROKEN as error:
             self._calls.end(call)
-            raise errors.no_answer(sent.asked, self._cause(call, error), effect_unknown=call.sent) from error
+            raise errors.no_answer(sent.asked, self._cause(call, error), sent=call.sent) from error
         except BaseException:
             self._calls.end(call)
             raise
@@ -172,9 +174,9 @@ class Wire:
                 if size > most:
                     raise errors.unreadable(asked, f"it has more than {most} bytes", errors.TooLarge)
             if call.overdue:  # we cut an answer without a length: the cut looks like the end of the answer
-                raise errors.no_answer(asked, self._cause(call, None), effect_unknown=True)
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-            raise errors.no_answer(asked, self._cause(call, error), effect_unknown=True) from error
+                raise errors.no_answer(asked, self._cause(call, None))
+        except BROKEN as error:
+            raise errors.no_answer(asked, self._cause(call, error)) from error
         finally:
             self._calls.end(call)
             if response.closed:  # the answer was read to its end

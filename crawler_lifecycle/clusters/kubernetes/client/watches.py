@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from . import errors
 from .deadlines import Call
 from .errors import Asked, unreadable
 from .objects import decode_event
+from .transport import BROKEN
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -104,9 +104,9 @@ class Watch:
         if self._closed:
             return
         if self._call.overdue:
-            raise errors.no_answer(self._asked, "the stream did not end within its time limit", effect_unknown=False)
+            raise errors.no_answer(self._asked, "the stream did not end within its time limit")
         if rest:
-            raise errors.no_answer(self._asked, "the stream was interrupted inside an event", effect_unknown=False)
+            raise errors.no_answer(self._asked, "the stream was interrupted inside an event")
 
     def _parts(self) -> Iterator[bytes]:
         response = self._response
@@ -116,12 +116,12 @@ class Watch:
             else:
                 while part := response.read1(64 * 1024):
                     yield part
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+        except BROKEN as error:
             if self._closed or self._call.overdue:
                 return  # we closed it; ``_lines`` decides whether this is an error
             silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             what = "the stream was silent for too long" if silent else f"the stream was interrupted: {error}"
-            raise errors.no_answer(self._asked, what, effect_unknown=False) from error
+            raise errors.no_answer(self._asked, what) from error
 
     def _event(self, line: bytes) -> WatchEvent:
         kind, data = decode_event(line, self._asked)
