@@ -172,7 +172,7 @@ class LocalCluster:
         A crawler may forge an end in its files, so an end counts only without a living process. All processes are read
         once for all tasks, after the ends: a process that lives then cannot have ended before.
         """
-        folders = {n: self._folder(run, tasks[n]) for n, one in enumerate(seen) if one.phase is Phase.ENDED}
+        folders = {n: TaskFolder(self._state, run, tasks[n]) for n, one in enumerate(seen) if one.phase is Phase.ENDED}
         alive = still_alive({str(one.path): one.marks() for one in folders.values()}) if folders else ()
         for n, folder in folders.items():
             if str(folder.path) in alive:
@@ -185,7 +185,7 @@ class LocalCluster:
         """
         found = []
         for task in tasks:
-            folder = self._folder(run, task)
+            folder = TaskFolder(self._state, run, task)
             try:
                 if not folder.exists():
                     continue
@@ -203,7 +203,7 @@ class LocalCluster:
         The task is found by its folder, or else by the environment of its processes. Raises ``ClusterUnavailable``.
         """
         _check_place(task.place)
-        folder = self._folder(run, task)
+        folder = TaskFolder(self._state, run, task)
         try:
             check_readable(self._state)  # raise when the disk is not mounted, so that the stop is repeated
             self._wake_supervisors()
@@ -263,7 +263,7 @@ class LocalCluster:
         Raises ``ClusterUnavailable`` when a process still runs after ``KILL_SECONDS``.
         """
         _check_place(task.place)
-        folder = self._folder(run, task)
+        folder = TaskFolder(self._state, run, task)
         try:
             self._wake_supervisors()
             if not self._by_file(folder, task, self._kill) and task.uid is not None:
@@ -335,11 +335,8 @@ class LocalCluster:
 
     # --- inside
 
-    def _folder(self, run: RunRef, task: TaskRef, *, doubted: bool = False) -> TaskFolder:
-        return TaskFolder(self._state, run, task, doubted=doubted)
-
     def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
-        folder = self._folder(run, task, doubted=doubted)
+        folder = TaskFolder(self._state, run, task, doubted=doubted)
         folder.settle_group()
         seen = Reading(folder, now, self._node).observe()
         # An end may have happened after the look began. So its time of observation is now.
@@ -352,7 +349,7 @@ class LocalCluster:
         """Observe the task, and kill its supervisor if it still lives long after the end, because it keeps a slot."""
         seen = self._observe(run, task, now)
         if seen.phase is Phase.ENDED and not 0 <= (now - (seen.changed_at or now)).total_seconds() <= HANGING_SECONDS:
-            for one in self._folder(run, task).named()[0]:
+            for one in TaskFolder(self._state, run, task).named()[0]:
                 one.send(signal.SIGKILL)
         return seen
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress, read_summary
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes.identity import boot_id
@@ -223,7 +224,7 @@ def test_who_spoils_everything_is_stopped_and_its_neighbour_notices_nothing(benc
     bench.cluster.details(run_ref(RUN), [task])
     bench.cluster.stop(run_ref(RUN), task)
     bench.cluster.kill(run_ref(RUN), task)
-    wait_until(lambda: bench.cluster._folder(run_ref(RUN), bench.ref()).named() == ([], []))
+    wait_until(lambda: TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named() == ([], []))
     assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (Phase.ENDED, Phase.GONE)
     assert other.alive()
     beside = bench.look(1)

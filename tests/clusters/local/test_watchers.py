@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import Identity, read_stat
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_bench import ESCAPED, RUN, Bench, wait_until
@@ -113,7 +114,7 @@ def test_a_kill_ends_a_supervisor_that_is_stopped_again_and_again(
     bench: Bench, lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.start(WATCHERS + lie + "open(home + '/files/ready', 'w').close()\ntime.sleep(300)\n")
-    [supervisor], _ = bench.cluster._folder(run_ref(RUN), bench.ref()).named()
+    [supervisor], _ = TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named()
     really = Identity.send
 
     def send(self: Identity, number: int) -> bool:
