@@ -125,7 +125,7 @@ class Launcher:
         except files.Garbage:
             if _began(folder):
                 return ""
-            files.held(str(folder)).set_aside(files.SPEC)
+            files.held(folder).set_aside(files.SPEC)
             return None
 
     # --- creation
@@ -171,7 +171,7 @@ class Launcher:
             folder = task_path(self.state, *key)
             if (folder / files.PROCESS).exists() or (folder / files.END).exists():
                 return False
-            record = files.read(files.held(str(folder)), files.SUPERVISOR)
+            record = files.read(files.held(folder), files.SUPERVISOR)
             if record is None:
                 mark = self.state / liveness_marks.LIVE / name
                 return self.clock().timestamp() - mark.stat().st_mtime < STALE_MARK_SECONDS
@@ -196,7 +196,7 @@ class Launcher:
         expires_at = str(deployment.expires_at.timestamp())
         command = [self.python, "-I", "-S", "-c", BOOT, _ROOT, str(folder), expires_at, uid]
         liveness_marks.begin(str(self.state / liveness_marks.LIVE / name))
-        log = files.held(str(folder)).new(SUPERVISOR_LOG)
+        log = files.held(folder).new(SUPERVISOR_LOG)
         try:
             starter = subprocess.Popen(
                 command,
@@ -218,7 +218,7 @@ class Launcher:
         if answer == supervisor.EXPIRED:
             raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
         if answer not in (supervisor.TOOK_CHARGE, supervisor.NOT_NEEDED):
-            said = files.held(str(folder)).read(SUPERVISOR_LOG, files.FILE_MAX) or b""
+            said = files.held(folder).read(SUPERVISOR_LOG, files.FILE_MAX) or b""
             words = said.decode("utf-8", "replace")[-500:] or f"its log is empty; is the disk of {self.state} full?"
             raise ClusterUnavailable(f"the supervisor did not start (exit {answer}): {words}")
 
@@ -311,7 +311,7 @@ class Launcher:
 def _uid(folder: Path) -> str | None:
     """Return the uid in the spec; ``None`` without a spec. Raises ``folder.Garbage`` and ``OSError``."""
     try:
-        spec = files.read(files.held(str(folder)), files.SPEC)
+        spec = files.read(files.held(folder), files.SPEC)
     except (FileNotFoundError, NotOurs):
         return None
     return None if spec is None else str(spec.get("uid") or "")
@@ -319,7 +319,7 @@ def _uid(folder: Path) -> str | None:
 
 def _began(folder: Path) -> bool:
     """Return whether a supervisor ever took the task."""
-    held = files.held(str(folder))
+    held = files.held(folder)
     return any(held.has(name) for name in (files.SUPERVISOR, files.PROCESS, files.END))
 
 

@@ -56,9 +56,9 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - the supervisor may be older
 
 
-def held(folder: str) -> Held:
+def held(folder: str | os.PathLike[str]) -> Held:
     """Open the folder of a task. Raises ``NotOurs`` when the path is not a folder, and ``OSError``."""
-    tasks, *names = folder.rsplit(os.sep, 3)
+    tasks, *names = os.fspath(folder).rsplit(os.sep, 3)
     return Held(tasks, *names)
 
 

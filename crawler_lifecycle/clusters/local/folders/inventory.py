@@ -161,7 +161,7 @@ def _unended_of(state: Path, run: RunRef, begin: Key) -> Iterator[Place]:
 def _is_open(path: Path) -> bool:
     """Return whether the folder has a spec but no end. Raises ``OSError``."""
     try:
-        folder = files.held(str(path))
+        folder = files.held(path)
     except (FileNotFoundError, NotOurs):  # the folder was removed meanwhile
         return False
     return not folder.has(files.END) and folder.has(files.SPEC)
@@ -181,7 +181,7 @@ def _number(text: object) -> int | None:
 
 def _spec(folder: Path) -> dict[str, object]:
     try:
-        return files.read(files.held(str(folder)), files.SPEC) or {}
+        return files.read(files.held(folder), files.SPEC) or {}
     except (FileNotFoundError, NotOurs, files.Garbage):
         return {}
 
@@ -204,12 +204,12 @@ def task_records(state: Path, run: RunRef) -> list[TaskRecord]:
 
 def _record(folder: Path) -> TaskRecord | None:
     """Return the record in the folder's spec; ``None`` without a valid spec."""
+    spec = _spec(folder)
+    contract = spec.get("contract")
+    record = spec.get("record")
+    if not isinstance(contract, dict):
+        return None
     try:
-        spec = files.read(files.held(str(folder)), files.SPEC)
-        contract = (spec or {}).get("contract")
-        if spec is None or not isinstance(contract, dict):
-            return None
-        record = spec.get("record")
         return TaskRecord(
             index=int(contract["CRAWL_TASK_INDEX"]),
             attempt=int(contract["CRAWL_ATTEMPT"]),
@@ -221,5 +221,5 @@ def _record(folder: Path) -> TaskRecord | None:
             uid=str(spec["uid"]),
             record=record if isinstance(record, dict) else {},
         )
-    except (files.Garbage, NotOurs, FileNotFoundError, KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None

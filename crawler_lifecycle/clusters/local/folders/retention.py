@@ -82,7 +82,7 @@ def folders_in(folder: Path) -> list[Path]:
 def _end_of(task: Path) -> tuple[float | None, bool]:
     """Return the time of the task's end (epoch seconds; ``None``: unknown), and whether its supervisor lives."""
     try:
-        folder = files.held(str(task))
+        folder = files.held(task)
         end = folder.stat(files.END)
         if end is None:
             return None, False
