@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -37,6 +37,16 @@ from crawler_lifecycle.worker.wake_ups import Waker
 log = logging.getLogger(__name__)
 
 
+class Service(Protocol):
+    """A background service."""
+
+    def state(self) -> Mapping[str, object]:
+        """Return the state for a probe."""
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises nothing."""
+
+
 class Duties:
     """Starts the background services. Each is a task of the event loop that ends only with the process."""
 
@@ -48,7 +58,8 @@ class Duties:
     ) -> Waker | None:
         """Start the services of the roles in ``parts``. With an ``observer``, return what wakes runs."""
         same = SameSettings(store.notes, "worker", fingerprints(self._settings))
-        self._begin("settings", lambda: {"problem": same.problem}, same.run())
+        self._health.beside["settings"] = lambda: {"problem": same.problem}
+        self._beside.start(same.run())
         waker = None
         if observer is not None:
             waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store)
@@ -62,22 +73,19 @@ class Duties:
     def _observe(self, observer: Observer, store: Store) -> Waker:
         """Start the wake-ups of runs whose tasks changed, and the live counters."""
         waker = Waker(observer, store.wake_ups, self._workflows.look_now)
-        counting = Counting(observer, store.live_counters)
-        self._begin("wake_ups", waker.state, waker.run())
-        self._begin("counting", counting.state, counting.run())
+        self._begin("wake_ups", waker)
+        self._begin("counting", Counting(observer, store.live_counters))
         return waker
 
     def _release(self, parts: Parts) -> None:
         """Start the removal of finalizers from ended tasks that are recorded, if the cluster uses finalizers."""
         keeper = kind_of(self._settings.cluster).keeper()
         if keeper is not None:
-            releaser = Releaser(keeper, parts.store.tasks)
-            self._begin("releases", releaser.state, releaser.run())
+            self._begin("releases", Releaser(keeper, parts.store.tasks))
 
     def _call(self, parts: Parts) -> None:
         """Start the calls of runs that wait for places, also of pools that were taken out of the settings."""
-        calls = PoolCalls(parts.store.pools, self._workflows.place_free)
-        self._begin("pools", calls.state, calls.run())
+        self._begin("pools", PoolCalls(parts.store.pools, self._workflows.place_free))
 
     async def _audit(self, client: Client, parts: Parts) -> None:
         """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""
@@ -90,13 +98,12 @@ class Duties:
         overdue = Overdue(
             parts.store.overdue, take_over, self._workflows.look_now, searches, note=parts.store.troubles.note_stale
         )
-        schedules = ScheduleKeeper(parts.store.schedules, self._workflows)
-        self._begin("overdue", overdue.state, overdue.run())
-        self._begin("schedules", schedules.state, schedules.run())
+        self._begin("overdue", overdue)
+        self._begin("schedules", ScheduleKeeper(parts.store.schedules, self._workflows))
 
-    def _begin(self, name: str, state: Callable[[], Mapping[str, object]], work: Coroutine[Any, Any, None]) -> None:
-        self._health.beside[name] = state
-        self._beside.start(work)
+    def _begin(self, name: str, service: Service) -> None:
+        self._health.beside[name] = service.state
+        self._beside.start(service.run())
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
