@@ -15,9 +15,9 @@ from collections.abc import Collection, Sequence
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, is_of, job_is_over, name_of, pods_of_jobs
+from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, is_of, name_of, pods_of_jobs
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import CurrentNamespace
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended, job_is_over
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
 

@@ -33,7 +33,6 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decod
 from crawler_lifecycle.clusters.kubernetes.looks.listing import (
     Key,
     find_job,
-    job_is_over,
     key_by_name,
     key_of,
     list_pods,
@@ -47,6 +46,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     deleted_before_scheduling,
     ended,
     ended_at,
+    job_is_over,
     owner_of,
     sidecar_still_runs,
     suspended_before_scheduling,

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .predicates import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
+from .predicates import CONTROLLER_UID, JOB_NAME, job_is_over, number, owner_of
 
 #: The most values in one selector, because a URL must not exceed a few kilobytes.
 IN_MAX = 50
@@ -247,8 +247,3 @@ def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
     """Return whether the selector of a look at this run matches the object."""
     mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)
     return mine and labels.SETTLED not in meta.labels
-
-
-def job_is_over(job: Job) -> bool:
-    """Return whether the end of the Job is decided, so that there is nothing to stop."""
-    return verdict(job, final=False) is not None

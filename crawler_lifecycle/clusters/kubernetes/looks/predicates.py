@@ -95,7 +95,7 @@ def taken_back(job: Job | None, pod: Pod) -> bool:
     if pod.metadata.deletion_timestamp is None or job is None or job.metadata.deletion_timestamp is not None:
         return False
     resumed = TRACKING not in pod.metadata.finalizers and any(c.type == "Suspended" for c in job.status.conditions)
-    return (bool(job.spec.suspend) or resumed) and verdict(job, final=False) is None
+    return (bool(job.spec.suspend) or resumed) and not job_is_over(job)
 
 
 def may_execute_again(job: Job) -> bool:
@@ -103,7 +103,7 @@ def may_execute_again(job: Job) -> bool:
     if not (job.spec.suspend or any(c.type == "Suspended" for c in job.status.conditions)):
         return False
     no_more = job.spec.parallelism == 0 or job.metadata.deletion_timestamp is not None
-    if no_more or verdict(job, final=False) is not None:
+    if no_more or job_is_over(job):
         return verdict(job) is None and bool(job.status.active or job.status.terminating)
     return True
 
@@ -115,7 +115,7 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
     """
     if job is None or not deleted_before_scheduling(pod):
         return False
-    return taken_back(job, pod) or (bool(job.spec.suspend) and verdict(job, final=False) is None)
+    return taken_back(job, pod) or (bool(job.spec.suspend) and not job_is_over(job))
 
 
 def another_follows(job: Job | None, pod: Pod) -> bool:
@@ -188,14 +188,16 @@ def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
     return max(found, key=rank) if len(found) > 1 else found[0] if found else None
 
 
-def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
-    """Return the condition by which the Job has ended; without ``final``, also one by which its end is decided."""
+def verdict(job: Job | None) -> Condition | None:
+    """Return the condition by which the Job has ended."""
     if job is None:
         return None
-    for kind in ("Failed", "Complete") if final else ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet"):
-        if (found := job.condition(kind)) is not None:
-            return found
-    return None
+    return job.condition("Failed") or job.condition("Complete")
+
+
+def job_is_over(job: Job) -> bool:
+    """Return whether the end of the Job is decided, so that there is nothing to stop."""
+    return any(map(job.condition, ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")))
 
 
 def deadline_of(job: Job | None) -> Condition | None:

@@ -22,7 +22,14 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, ended, executing, number, verdict
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
+    crawler_container,
+    ended,
+    executing,
+    job_is_over,
+    number,
+    verdict,
+)
 from crawler_lifecycle.domain.run_ref import RunRef
 
 #: Seconds after which a wait without a reason is reported: the Job has no pod yet, or the pod does not start.
@@ -213,7 +220,7 @@ def job_seen(job: Job) -> Seen | None:
     deleting = "deleted" if job.metadata.deletion_timestamp else ""
     if verdict(job):
         return seen(run_id, OVER)
-    if verdict(job, final=False):
+    if job_is_over(job):
         return seen(run_id, ENDING, deleting)
     if job.spec.suspend:
         return seen(run_id, WAITING, f"suspended {deleting}".rstrip())
