@@ -59,6 +59,8 @@ from crawler_lifecycle.ports.runs import TaskRef
 logger = logging.getLogger(__name__)
 
 THREADS = 4
+#: The label of Jobs and pods whose end is recorded.
+_MARK = {labels.SETTLED: "true"}
 #: The time in which containers next to an ended crawler can end by themselves.
 BESIDE = timedelta(seconds=60)
 #: Seconds between two lists of our waiting pods, our running pods, and pods without our label. A pause is at least
@@ -120,7 +122,7 @@ class Finalizers:
         job = find_job(self._api, name) if name else None
         if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
             return False
-        _patched(self._api, self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
+        remove_finalizer(self._api, pod)
         return True
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
@@ -139,26 +141,24 @@ class Finalizers:
             raise errors[0]
 
     def _release(self, name: str, pods: Sequence[Pod]) -> None:
-        mark = {labels.SETTLED: "true"}
         for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
-            self._settle(self._api.jobs_path(name), uid, mark, pods)
+            self._settle(self._api.jobs_path(name), uid, pods)
         for pod in pods:
-            patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), labels=mark)
-            _patched(self._api, self._api.pods_path(pod.metadata.name), patch)
+            remove_finalizer(self._api, pod, labels=_MARK)
 
-    def _settle(self, path: str, uid: str, mark: dict[str, str], pods: Sequence[Pod]) -> None:
+    def _settle(self, path: str, uid: str, pods: Sequence[Pod]) -> None:
         """Mark the Job as settled. A Job that was suspended under its pod is changed so that it ends without a pod."""
-        answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}, "spec": self._ttl})
+        answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": _MARK}, "spec": self._ttl})
         job = decode(Job, answer) if answer is not None else None
         if job is None or job_is_over(job):
             return
         if job.spec.suspend or any(taken_back(job, pod) for pod in pods):
             spec: dict[str, object] = {"activeDeadlineSeconds": 1}
             if job.spec.suspend:
+                spec["parallelism"] = 0
                 # Only its queue may resume it. Else Kueue suspends it again, and the Job controller may miss its start.
-                spec |= (
-                    {"parallelism": 0} if labels.QUEUE in job.metadata.labels else {"parallelism": 0, "suspend": False}
-                )
+                if labels.QUEUE not in job.metadata.labels:
+                    spec["suspend"] = False
             _patched(self._api, path, {"metadata": {"uid": uid}, "spec": spec})
 
 
@@ -219,12 +219,12 @@ def waits(pod: Pod) -> bool:
     return ended(pod) or pod.metadata.deletion_timestamp is not None
 
 
-def remove_finalizer(api: Api, pod: Pod) -> bool:
+def remove_finalizer(api: Api, pod: Pod, **metadata: object) -> bool:
     """Remove our finalizer from this pod, and end containers that still run. Return whether the pod still existed.
 
     Other finalizers stay. Another pod of the same name is not changed. Raises ``ApiError``.
     """
-    patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
+    patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), **metadata)
     return _patched(api, api.pods_path(pod.metadata.name), patch) is not None
 
 
