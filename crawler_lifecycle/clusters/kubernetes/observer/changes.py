@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
+from crawler_lifecycle.clusters.kubernetes.looks.listing import key_of, run_uid_of
 from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     crawler_container,
@@ -186,13 +187,13 @@ def kept_of_pod(pod: Pod) -> Kept:
 
 def running(pod: Pod) -> RunningPod | None:
     """Return the pod if a crawler of ours executes in it."""
-    known = pod.metadata.labels
-    run_id, uid = number(known.get(labels.RUN)), known.get(labels.RUN_UID)
-    index, attempt = number(known.get(labels.TASK)), number(known.get(labels.ATTEMPT))
-    if run_id is None or not uid or index is None or attempt is None or not executing(pod):
+    key = key_of(pod.metadata)
+    uid = run_uid_of(pod.metadata)
+    if key is None or not uid or not executing(pod):
         return None
     if crawler_container(pod).state.running is None:
         return None  # the container is being restarted, and has no log yet
+    run_id, index, attempt = key
     return RunningPod(pod.metadata.name, RunRef(run_id, uid), index, attempt)
 
 
