@@ -152,7 +152,7 @@ def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> Ta
     The database may lack the uid, if the answer to the Job's creation was lost.
     """
     if job is not None and task.uid is None and is_of(run, task, uid := job.metadata.uid, job.metadata):
-        task = TaskRef(task.task_id, task.index, task.attempt, uid, task.stopping, task.missed_at, task.place)
+        task = replace(task, uid=uid)
     return TaskObjects(task, job, listed.pods.get(task.uid or "", []))
 
 
