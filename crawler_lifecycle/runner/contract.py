@@ -137,23 +137,19 @@ def _deadline(environ: Mapping[str, str]) -> float | None:
 
     The service sets the second variable when it cannot know the time of the start.
     """
-    deadline = _moment(environ, "CRAWL_DEADLINE")
-    if deadline is None and environ.get("CRAWL_RUN_TIMEOUT_S"):
-        return time.time() + _seconds(environ, "CRAWL_RUN_TIMEOUT_S", 0.0)
-    return deadline
-
-
-def _moment(environ: Mapping[str, str], name: str) -> float | None:
-    text = environ.get(name)
+    text = environ.get("CRAWL_DEADLINE")
     if not text:
-        return None
+        limited = environ.get("CRAWL_RUN_TIMEOUT_S")
+        return time.time() + _seconds(environ, "CRAWL_RUN_TIMEOUT_S", 0.0) if limited else None
     try:
         moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
         if moment.tzinfo is None:
             raise ValueError("the time zone is missing")
         return moment.timestamp()
     except (ValueError, OverflowError) as error:
-        raise BadConfiguration(f"{name}: {text[:100]!r} is not an ISO 8601 time with a zone ({error})") from None
+        raise BadConfiguration(
+            f"CRAWL_DEADLINE: {text[:100]!r} is not an ISO 8601 time with a zone ({error})"
+        ) from None
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
