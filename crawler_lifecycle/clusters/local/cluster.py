@@ -39,6 +39,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase, log_tail
 from crawler_lifecycle.ports.looks import Details, Look
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
+from crawler_lifecycle.runner import contract
 
 from .folders import folder as files
 from .launch import Launcher
@@ -234,7 +235,7 @@ class LocalCluster:
     def _stop(self, folder: TaskFolder, task: TaskRef) -> bool:
         if folder.has(files.END) and not folder.processes(folder.identity(files.PROCESS)):
             return True
-        folder.create(files.STOP, {"at": files.utc(time.time())})
+        folder.create(files.STOP, {"at": contract.now()})
         supervisor = folder.identity(files.SUPERVISOR)
         if supervisor is not None and supervisor.send(STOP_SIGNAL):
             return True
@@ -250,7 +251,7 @@ class LocalCluster:
         """
         leader = folder.identity(files.PROCESS)
         processes = folder.processes(leader)
-        if not processes or not folder.create(files.SIGNALLED, {"by": "cluster", "at": files.utc(time.time())}):
+        if not processes or not folder.create(files.SIGNALLED, {"by": "cluster", "at": contract.now()}):
             return
         if leader is not None and leader.send(signal.SIGTERM):
             leader.send(signal.SIGCONT)  # a suspended process would not react to the signal
@@ -274,8 +275,8 @@ class LocalCluster:
     def _kill(self, folder: TaskFolder, task: TaskRef) -> bool:
         if not folder.has(files.END):
             # First write the mark that the stop signal was sent: a clean end must not come before the kill.
-            folder.create(files.SIGNALLED, {"by": "kill", "at": files.utc(time.time())})
-            folder.create(files.STOP, {"at": files.utc(time.time()), "force": True})
+            folder.create(files.SIGNALLED, {"by": "kill", "at": contract.now()})
+            folder.create(files.STOP, {"at": contract.now(), "force": True})
         killed = 0
         for late in _rounds(folder):
             leader = folder.identity(files.PROCESS)
@@ -406,7 +407,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
         return  # the task's own evidence counts; without evidence and a kill, the task is gone
     if leader is None and ran and not killed:
         return
-    end: dict[str, object] = {"finished_at": files.utc(time.time())}
+    end: dict[str, object] = {"finished_at": contract.now()}
     if ran:
         end |= {"exit_code": 137, "signal": 9, "reason": "Error", "message": "Killed by force; its supervisor was dead"}
     elif folder.has(files.SUPERVISOR):

@@ -38,6 +38,7 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import (
     try_lock,
 )
 from crawler_lifecycle.runner.child import become_subreaper, hide_environment
+from crawler_lifecycle.runner.contract import moment, now
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from .folders import folder as files
@@ -107,7 +108,7 @@ class Supervisor:
         if self._home.has(files.SUPERVISOR):
             # An earlier supervisor died while it waited. A look may have reported the task as gone, so do not start it.
             return NOT_NEEDED
-        me = {**Identity.of(os.getpid())._asdict(), "since": files.utc(time.time())}
+        me = {**Identity.of(os.getpid())._asdict(), "since": now()}
         files.create(self._home, files.SUPERVISOR, me)
         # Check the time after the lock. So if a look finds no supervisor after this time, none begins later.
         if time.time() >= expires_at:
@@ -145,7 +146,7 @@ class Supervisor:
             if try_lock(own) and try_lock(turnstile) and (slot := free_slot(slots_dir, count, before)) is not None:
                 return slot
             reason = f"waiting: {count} of {count} slots in use"
-            files.replace(self._home, files.WAITING, {"reason": reason, "since": files.utc(time.time())})
+            files.replace(self._home, files.WAITING, {"reason": reason, "since": now()})
             self._sleep_in_queue(own)
             self._sleep_in_queue(turnstile)
             # The next one of the run comes to the turnstile before we leave it, so that nobody less urgent passes.
@@ -205,7 +206,7 @@ class Supervisor:
         child = Identity.of(pid)
         opened = False
         try:
-            record = {**child._asdict(), "group": pid, "started_at": files.utc(self._started)}
+            record = {**child._asdict(), "group": pid, "started_at": moment(self._started)}
             files.replace(self._home, files.PROCESS, record)
             self._report_beside(record)
             self._kernel.admit(pid)
@@ -234,7 +235,7 @@ class Supervisor:
                 env.update({str(name): str(value) for name, value in given.items()})
         seconds = self._spec.get("run_timeout_s")
         if isinstance(seconds, (int, float)):
-            env["CRAWL_DEADLINE"] = files.utc(time.time() + seconds)
+            env["CRAWL_DEADLINE"] = moment(time.time() + seconds)
         env["CRAWL_TASK_UID"] = str(self._spec.get("uid"))
         env["CRAWL_LOG_FILE"] = os.path.join(self._folder, files.LOG)
         return env
@@ -311,7 +312,7 @@ class Supervisor:
         When the folder cannot be written, nobody else can send it.
         """
         try:
-            return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": files.utc(time.time())})
+            return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": now()})
         except OSError:
             return True
 
@@ -437,8 +438,8 @@ class Supervisor:
             "signal": number,
             "reason": reason,
             "message": message,
-            "started_at": files.utc(self._started) if status is not None and self._started else None,
-            "finished_at": files.utc(time.time()),
+            "started_at": moment(self._started) if status is not None and self._started else None,
+            "finished_at": now(),
             "peak_memory": self._peak or None,
         }
         give_up = time.monotonic() + WRITE_END_SECONDS

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from datetime import datetime, timezone
 
 from crawler_lifecycle.runner.held import Held, NotOurs
 
@@ -49,11 +48,6 @@ RESERVE = 64 * 1024
 
 class Garbage(ValueError):
     """A file whose content we did not write. The text names the file and the problem."""
-
-
-def utc(seconds: float) -> str:
-    """Return the seconds since the epoch as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - the supervisor may be older
 
 
 def held(folder: str | os.PathLike[str]) -> Held:
