@@ -17,6 +17,8 @@ from crawler_lifecycle.process_contract import contract_of
 
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 
+#: A part of a manifest: plain data.
+Part = dict[str, object]
 STATS_FILE = f"{layout.TMP_MOUNT}/crawl-stats.json"
 
 
@@ -33,7 +35,7 @@ class Given:
 
 def variables(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, given: Given, end_grace_s: int
-) -> list[dict[str, object]]:
+) -> list[Part]:
     """Return the variables of the container in the form of the API, each name once.
 
     The order of precedence is: the contract, the task's own variables, the catalogue. Raises ``InvalidRequest``.
@@ -41,7 +43,7 @@ def variables(
     # The image's home folder is read-only and belongs to another user.
     plain = {"HOME": layout.TMP_MOUNT, **crawler.env}
     fixed = {**given.public, **contract(deployment, crawler, task, end_grace_s)}
-    found: dict[str, dict[str, object]] = {name: {"value": escaped(value)} for name, value in plain.items()}
+    found: dict[str, Part] = {name: {"value": escaped(value)} for name, value in plain.items()}
     for name, text in crawler.secrets.items():
         found[name] = {"valueFrom": {"secretKeyRef": _reference(name, text)}}
     for name in given.secret_names:
@@ -136,7 +138,7 @@ def _memory(key: str, text: str | None) -> int | None:
     return size
 
 
-def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> dict[str, object]:
+def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> Part:
     """Return the limits and requests of the container. ``shared``: files and state are on a volume outside the node.
 
     Requests are always set: otherwise Kubernetes uses the limits as requests, and few crawlers fit on an idle node.

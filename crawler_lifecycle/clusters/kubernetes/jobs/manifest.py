@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .container import Given, escaped, resources_beside, resources_of, scratch_of, shm_of, variables
+from .container import Given, Part, escaped, resources_beside, resources_of, scratch_of, shm_of, variables
 
 #: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit into the longest
 #: answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same holds for pods, which repeat the
@@ -46,7 +46,7 @@ def job_for(
     *,
     public: Mapping[str, str] = MappingProxyType({}),
     secret_names: Sequence[str] = (),
-) -> dict[str, object]:
+) -> Part:
     """Return the Job of one task.
 
     ``public`` are variables of this task in addition to the contract. The values of the variables ``secret_names`` come
@@ -103,13 +103,13 @@ def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
     return crawler.kubernetes.queue or deployment.queue
 
 
-def _rules(deployment: Deployment) -> dict[str, object]:
+def _rules(deployment: Deployment) -> Part:
     """Return the rules for the Job controller. It must never create a second pod.
 
     There is no ``podFailurePolicy``, because it could ignore and replace a pod that the cluster removed; this would not
     be one of our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
     """
-    found: dict[str, object] = {
+    found: Part = {
         "completions": 1,
         "parallelism": 1,
         "backoffLimit": 0,
@@ -123,7 +123,7 @@ def _rules(deployment: Deployment) -> dict[str, object]:
     return found
 
 
-def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[str, object]:
+def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> Part:
     """Return the Secret with the variables that only this task may know. The cluster removes it with its Job."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": job_uid}
     return {
@@ -177,12 +177,12 @@ def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
 
 def _pod(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings, given: Given
-) -> dict[str, object]:
+) -> Part:
     """Return the pod's spec. The Pod Security level "restricted" accepts it."""
     options = crawler.kubernetes
     volumes, mounts = _volumes(deployment, crawler, task, settings)
     end_grace_s = layout.end_grace_s(uploads=bool(settings.files_url)) if options.runner else 0
-    container: dict[str, object] = {
+    container: Part = {
         **_program(crawler, settings),
         "env": variables(deployment, crawler, task, given, end_grace_s),
         "resources": resources_of(deployment, crawler, shared=settings.volume_claim is not None),
@@ -193,7 +193,7 @@ def _pod(
         "securityContext": _confined(),
     }
     ids = {"runAsUser": options.user, "runAsGroup": options.user, "fsGroup": options.user}
-    pod: dict[str, object] = {
+    pod: Part = {
         "restartPolicy": "Never",
         "serviceAccountName": options.service_account or settings.service_account,
         "automountServiceAccountToken": False,
@@ -216,7 +216,7 @@ def _pod(
     return pod
 
 
-def _confined() -> dict[str, object]:
+def _confined() -> Part:
     """Return the security context of every container."""
     return {
         "allowPrivilegeEscalation": False,
@@ -226,13 +226,13 @@ def _confined() -> dict[str, object]:
     }
 
 
-def _sidecars(crawler: CrawlerDefinition) -> list[dict[str, object]]:
+def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
     """Return the containers beside the crawler. The node starts them before the crawler and ends them after it."""
     options = crawler.kubernetes
     shared = [*_shm_mount(crawler), *(volume.mount() for volume in options.volumes)]
     found = []
     for n, one in enumerate(options.sidecars):
-        container: dict[str, object] = {
+        container: Part = {
             "name": one.name,
             "image": _image(one.image, f"kubernetes.sidecars[{n}].image"),
             "imagePullPolicy": options.pull_policy or _pull_policy(one.image),
@@ -248,12 +248,12 @@ def _sidecars(crawler: CrawlerDefinition) -> list[dict[str, object]]:
     return found
 
 
-def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
+def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> Part:
     """Return the container's name, image, command and working folder. Raises ``InvalidRequest``."""
     image, folder = crawler.image or settings.image, crawler.kubernetes.project
     if image is None:
         raise InvalidRequest("image: missing; set it in the catalogue, or LIFECYCLE_CLUSTER__IMAGE for all crawlers")
-    found: dict[str, object] = {
+    found: Part = {
         "name": labels.CONTAINER,
         "image": _image(image),
         "imagePullPolicy": crawler.kubernetes.pull_policy or _pull_policy(image),
@@ -268,16 +268,14 @@ def _longest(deployment: Deployment) -> float | None:
     return None if limits.run_timeout_s is None else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
 
 
-def _placement(
-    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
-) -> dict[str, object]:
+def _placement(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings) -> Part:
     """Return the fields for node selection, priority and pull secrets. Fields without a value are left out."""
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
     general = settings.priority_classes.get(deployment.priority, general)
     own = {"matchLabels": {labels.MANAGED_BY: labels.MANAGER, labels.CRAWLER: crawler.name}}
     pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
-    wanted: dict[str, object] = {
+    wanted: Part = {
         "priorityClassName": options.priority_class or general,
         "runtimeClassName": options.runtime_class,
         "nodeSelector": {**options.node_selector, **task.node_selector},
@@ -337,29 +335,29 @@ def _pull_policy(image: str) -> str:
 
 def _volumes(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
-) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+) -> tuple[list[Part], list[Part]]:
     """Return the pod's volumes and their mounts: files, state, /tmp, and those of the catalogue."""
     scratch = scratch_of(crawler)
     if settings.volume_claim is not None:
-        data: dict[str, object] = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}
+        data: Part = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}
         files = str(layout.files_path(deployment.run, task.index, task.attempt))
         state = str(layout.state_path(deployment.run, task.index))
     else:
         data, files, state = {"emptyDir": {"sizeLimit": scratch}}, "files", "state"
     more, shm = crawler.kubernetes.volumes, shm_of(crawler)
-    in_memory: dict[str, object] = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shm}}
-    beside: list[dict[str, object]] = [
+    in_memory: Part = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shm}}
+    beside: list[Part] = [
         {"name": f"{_TMP_VOLUME}-{n}", "emptyDir": {"sizeLimit": scratch}}
         for n in range(len(crawler.kubernetes.sidecars))
     ]
-    volumes: list[dict[str, object]] = [
+    volumes: list[Part] = [
         {"name": layout.DATA_VOLUME, **data},
         {"name": _TMP_VOLUME, "emptyDir": {"sizeLimit": scratch}},
         *([in_memory] if shm else []),
         *beside,
         *({"name": volume.name, **volume.source()} for volume in more),
     ]
-    mounts: list[dict[str, object]] = [
+    mounts: list[Part] = [
         {"name": layout.DATA_VOLUME, "mountPath": layout.FILES_MOUNT, "subPath": files},
         {"name": layout.DATA_VOLUME, "mountPath": layout.STATE_MOUNT, "subPath": state},
         {"name": _TMP_VOLUME, "mountPath": layout.TMP_MOUNT},
@@ -369,7 +367,7 @@ def _volumes(
     return volumes, mounts
 
 
-def _shm_mount(crawler: CrawlerDefinition) -> list[dict[str, object]]:
+def _shm_mount(crawler: CrawlerDefinition) -> list[Part]:
     return [{"name": _SHM_VOLUME, "mountPath": "/dev/shm"}] if crawler.kubernetes.shm else []  # noqa: S108 - a mount
 
 
