@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ class Caller:
     def __init__(self, pipes: Pipes, given: int, result: int) -> None:
         self._worker, self._folder = _Worker(pipes, given, result), os.getcwd()
 
-    def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def call(self, message: Document) -> Document:
         """Execute a step's function and return the reply for the worker."""
         me = os.getpid()
         os.chdir(self._folder)  # an earlier function may have changed the folder
@@ -54,10 +54,10 @@ class Caller:
             return {"kind": "failed", "error": loading.reported(error), "for_good": False}
         os._exit(0)  # the user's code forked, and this process is the copy
 
-    def _context(self, size: int) -> dict[str, Any]:
+    def _context(self, size: int) -> Document:
         """Return the merged contexts (inner values override outer ones), and the results of dependencies by name."""
-        context: dict[str, Any] = {}
-        results: dict[str, Any] = {}
+        context: Document = {}
+        results: Document = {}
         for head, value in self._worker.frames(size):
             if head["path"]:
                 results["/".join(head["path"])] = value
@@ -65,7 +65,7 @@ class Caller:
                 context |= value
         return context | (nested(results, "") or {})
 
-    def _kept(self, found: Meant, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
+    def _kept(self, found: Meant, message: Document, own: _OwnGraph) -> Document:
         """Return the reply, and write a value to record into the file. Raises ``NoValue``."""
         if isinstance(found, Cancel):
             return {"kind": "cancel", "reason": str(found.reason)[:REASON_MAX]}
@@ -155,10 +155,10 @@ class _OwnGraph(AskedFiles):
             after = page["after"]
         return found
 
-    def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
+    def recorded(self, key: str, paths: Sequence[str] | None) -> Document:
         return {"/".join(head["path"]): value for head, value in self._of(key).ask_much("recorded", paths=paths)}
 
-    def context(self, key: str, path: str) -> dict[str, Any] | None:
+    def context(self, key: str, path: str) -> Document | None:
         found = self._of(key).ask_much("context", path=path)
         return {name: value for _, context in found for name, value in context.items()} if found else None
 

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.managers.manager import CHOICES, Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.domain.run_data import AskedFiles
@@ -33,6 +33,8 @@ from crawler_lifecycle.runner.child import become_subreaper
 from . import loading, wire
 
 if TYPE_CHECKING:
+    from crawler_lifecycle.graphs.platform import Document
+
     from .caller import Caller
 
 PR_SET_PDEATHSIG = 1
@@ -76,8 +78,9 @@ class HostPlatform(AskedFiles):
     def known_identities(self, identities: Collection[str]) -> set[str]:
         return set(self._pipes.ask("known_identities", identities=list(identities)))
 
-    def job(self, key: str) -> dict[str, Any] | None:
-        return cast(dict[str, Any] | None, self._pipes.ask("job", key=key))
+    def job(self, key: str) -> Document | None:
+        found: Document | None = self._pipes.ask("job", key=key)
+        return found
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         return OwnedPage(**self._pipes.ask("owned_jobs", **asdict(query)))
@@ -113,7 +116,7 @@ class Host:
                 text = f"its return value is not JSON ({error}); return texts, numbers, lists and dictionaries"
                 self._pipes.reply({"id": message["id"], "broken": text})
 
-    def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _reply(self, message: Document) -> Document:
         try:
             return {"reply": getattr(self, f"do_{message['call']}")(message)}
         except (ClassError, loading.NotUsable) as error:
@@ -121,17 +124,17 @@ class Host:
         except BaseException as error:  # sys.exit() must not end this process
             return {"broken": loading.reported(error)}
 
-    def do_find(self, message: dict[str, Any]) -> Any:
+    def do_find(self, message: Document) -> Any:
         return loading.find(message["module"])
 
-    def do_load(self, message: dict[str, Any]) -> Any:
+    def do_load(self, message: Document) -> Any:
         self._class = found = loading.load(message["plan"])
         return {
             "fingerprint": loading.fingerprint(found),
             **{name: getattr(found, name, choices[0]) for name, choices in CHOICES.items()},
         }
 
-    def do_begin(self, message: dict[str, Any]) -> Any:
+    def do_begin(self, message: Document) -> Any:
         if self._class is None:
             raise loading.NotUsable("no class is loaded; call load first")
         self._platform = HostPlatform(self._pipes, Start(**message["start"]))
@@ -142,22 +145,22 @@ class Host:
         self._driver.begin()
         return self._driver.failed_outcomes
 
-    def do_page(self, message: dict[str, Any]) -> Any:
+    def do_page(self, message: Document) -> Any:
         return self._ready(message).page(message["after"])
 
-    def do_cycle(self, message: dict[str, Any]) -> Decision:
+    def do_cycle(self, message: Document) -> Decision:
         return self._ready(message).cycle(wire.facts(message["facts"]))
 
-    def do_finish(self, message: dict[str, Any]) -> Decision:
+    def do_finish(self, message: Document) -> Decision:
         return self._ready(message).close(message["reason"])
 
-    def do_open(self, message: dict[str, Any]) -> None:
+    def do_open(self, message: Document) -> None:
         from crawler_lifecycle.graphs.asking import use  # imported here because managers do not need it
 
         use(None)  # code that runs at import belongs to no graph
         importlib.import_module(message["module"])
 
-    def do_function(self, message: dict[str, Any]) -> Any:
+    def do_function(self, message: Document) -> Any:
         if self._caller is None:
             from .caller import Caller  # imported here because managers do not need it
 
@@ -171,7 +174,7 @@ class Host:
 
         return HookGraphs(self._pipes.ask)
 
-    def _ready(self, message: dict[str, Any]) -> Driver:
+    def _ready(self, message: Document) -> Driver:
         if self._driver is None or self._platform is None:
             raise loading.NotUsable("there is no object; call begin first")
         self._platform.limit_s = message["limit_s"]
