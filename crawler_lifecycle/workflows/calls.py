@@ -28,6 +28,8 @@ ASK_AGAIN_MAX_S = 60.0
 ASK_AGAIN_STOPPING_S = 15.0
 A = TypeVar("A")
 R = TypeVar("R")
+#: Something that a workflow waits for.
+Condition = Callable[[], bool]
 
 
 #: The number of events after which a workflow continues as new at its next step. A worker without it in its cache
@@ -92,7 +94,7 @@ async def call(
     method: Callable[[Any, A], R],
     arg: A,
     *,
-    wake: Callable[[], bool] = never,
+    wake: Condition = never,
     seconds: float | None = None,
     **options: Unpack[Options],
 ) -> R:
@@ -123,9 +125,7 @@ async def call(
                 raise Interrupted
 
 
-async def _once(
-    method: Callable[[Any, A], R], arg: A, wake: Callable[[], bool], seconds: float | None, options: Options
-) -> R:
+async def _once(method: Callable[[Any, A], R], arg: A, wake: Condition, seconds: float | None, options: Options) -> R:
     if wake():
         raise Interrupted
     if must_leave():
@@ -177,7 +177,7 @@ def _report_unreadable(method: Callable[[Any, A], Any], error: _Unreadable, seco
         note(text)
 
 
-async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | None = None) -> None:
+async def pause(seconds: float | None, wake: Condition, summary: str | None = None) -> None:
     """Wait until ``wake()`` returns true, or for ``seconds`` at most. Raises ``MustLeave``."""
     if wake() or (seconds is not None and seconds <= 0):
         return
@@ -255,7 +255,7 @@ class Alarm:
         self._at, self._summary = at, summary
         self.rang = False
 
-    async def keep(self, over: Callable[[], bool]) -> None:
+    async def keep(self, over: Condition) -> None:
         """Keep the alarm going until ``over()`` returns true. Raises ``MustLeave``."""
         while not over():
             await workflow.wait_condition(lambda: self._at() is not None and not self.rang)

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.runs import Fence
 
-from .calls import Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start
+from .calls import Condition, Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start
 from .requests import refused
 from .state import REASON_MAX, Inbox, RunState
 
@@ -181,7 +181,7 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
         inbox.note(f"parent {parent} could not be notified: {error.message}")
 
 
-async def commanded(request_id: str | None, ready: Callable[[], bool], carry_out: Callable[[str], Awaitable[R]]) -> R:
+async def commanded(request_id: str | None, ready: Condition, carry_out: Callable[[str], Awaitable[R]]) -> R:
     """Carry out an update as soon as ``ready()`` returns true, and return its result.
 
     Without a ``request_id``, the id of the update identifies repeats.

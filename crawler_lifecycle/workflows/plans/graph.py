@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -55,6 +55,7 @@ from crawler_lifecycle.domain.graph.commands import (
 from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.workflows.calls import (
     Beside,
+    Condition,
     Interrupted,
     WithoutSignals,
     call,
@@ -164,7 +165,7 @@ class FunctionCalls:
         inbox = self._s.inbox
         inbox.answered = [*inbox.answered, *(number for number in numbers if number not in inbox.answered)]
 
-    async def check_apart(self, wake: Callable[[], bool]) -> None:
+    async def check_apart(self, wake: Condition) -> None:
         """Find calls whose workflow was closed without a signal, for example because a person terminated it.
 
         It asks Temporal in the first turn of a continued workflow and then every ``LEVEL_S`` seconds. Raises

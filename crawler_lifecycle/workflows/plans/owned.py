@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRecorded
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.workflows.calls import Alarm, Beside, Interrupted, MustLeave, call, never, pause
+from crawler_lifecycle.workflows.calls import Alarm, Beside, Condition, Interrupted, MustLeave, call, never, pause
 from crawler_lifecycle.workflows.requests import read_carried
 from crawler_lifecycle.workflows.state import TOO_LATE
 from crawler_lifecycle.workflows.steps import commanded, heeding
@@ -83,9 +83,7 @@ class OwnedWorkflow(Generic[S]):
         self._s.inbox.woken = True
         return done
 
-    async def _wait(
-        self, woken: Callable[[], bool], elsewhere: Callable[[], bool], soon: Callable[[], bool] = lambda: False
-    ) -> None:
+    async def _wait(self, woken: Condition, elsewhere: Condition, soon: Condition = lambda: False) -> None:
         """Wait for the alarm or a wake-up. Then wait a short time for more events, until ``soon()`` returns true.
 
         Raises ``Interrupted`` if ``elsewhere()`` returns true: other work comes first.
@@ -101,7 +99,7 @@ class OwnedWorkflow(Generic[S]):
         self,
         method: Callable[[Any, RecordParentStop], StopRecorded],
         order: RecordParentStop,
-        wake: Callable[[], bool] = never,
+        wake: Condition = never,
     ) -> StopRecorded:
         """Record the received stop."""
         inbox = self._s.inbox
@@ -120,7 +118,7 @@ class OwnedWorkflow(Generic[S]):
         self._s.inbox.stop, self._s.inbox.closed = None, True
         self.note(TOO_LATE)
 
-    async def _ended(self, method: Callable[[Any, A], R], order: A, wake: Callable[[], bool]) -> R | None:
+    async def _ended(self, method: Callable[[Any, A], R], order: A, wake: Condition) -> R | None:
         """Record the end. Return ``None`` if a run or step has become live meanwhile."""
         try:
             return await call(method, order, control=self._stop_wanted(), wake=wake)
@@ -129,9 +127,7 @@ class OwnedWorkflow(Generic[S]):
                 raise
             return None
 
-    async def _await_proof(
-        self, passes: int, changed: Callable[[], bool], woken: Callable[[], bool] = lambda: False
-    ) -> None:
+    async def _await_proof(self, passes: int, changed: Condition, woken: Condition = lambda: False) -> None:
         """Wait after asking runs to end. The wait becomes longer after each pass."""
         await pause(PASS_LEAST_S, changed, "runs that end")
         await pause(min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S), lambda: changed() or woken(), "proof of the stop")
