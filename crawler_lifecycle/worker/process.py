@@ -51,6 +51,8 @@ from .watchdog import MORE_S, Watchdog
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: What is missing -> the reason and the cure, for readiness.
+Problems = dict[str, str]
 
 EXIT_ERROR = 1
 #: Seconds between two tries to start, and between two checks while something is missing.
@@ -92,7 +94,6 @@ async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[N
     app = health.app(settings.worker.health_host)
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", headers=settings.headers)
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server._serve([listener]))
     try:
         yield
@@ -131,7 +132,7 @@ def _runtime(settings: WorkerSettings) -> Runtime:
     return runtime
 
 
-async def _without_database(database: StoreHealth) -> dict[str, str]:
+async def _without_database(database: StoreHealth) -> Problems:
     """Return the problem of the database, for readiness; empty if the database can be used."""
     try:
         await asyncio.to_thread(database.ping)
@@ -140,7 +141,7 @@ async def _without_database(database: StoreHealth) -> dict[str, str]:
     return {}
 
 
-async def _registered(client: Client) -> dict[str, str]:
+async def _registered(client: Client) -> Problems:
     """Register our missing search attributes. Return the problem and its cure, for readiness; empty if none."""
     try:
         added = await register_search_attributes(client)
@@ -152,7 +153,7 @@ async def _registered(client: Client) -> dict[str, str]:
     return {}
 
 
-async def _registered_again(client: Client, audit: AuditSettings | None) -> dict[str, str]:
+async def _registered_again(client: Client, audit: AuditSettings | None) -> Problems:
     """Register our search attributes again if they are missing. With ``audit``, create the schedule of audits again."""
     if audit is not None:
         with contextlib.suppress(RPCError):  # a missing right was logged at the start
@@ -165,7 +166,7 @@ async def _connected(
 ) -> Client:
     """Connect and check until nothing is missing. Raises ``LifecycleError`` for an error that waiting cannot cure."""
     while True:  # not a background ``Loop``, which would catch that error: it has to end the worker
-        missing: dict[str, str] = {}
+        missing: Problems = {}
         if workflows.client is None:
             try:
                 workflows.client = await connecting()
@@ -211,7 +212,7 @@ async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: f
     return None
 
 
-def _sight(waker: Waker) -> dict[str, str]:
+def _sight(waker: Waker) -> Problems:
     """Return the problem of a process that only observes, for readiness; empty if it sees the cluster."""
     health = waker.health()
     return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
@@ -221,8 +222,8 @@ async def _check_readiness(
     client: Client,
     database: StoreHealth,
     health: Health,
-    registered: Callable[[], Awaitable[dict[str, str]]],
-    also: Callable[[], dict[str, str]],
+    registered: Callable[[], Awaitable[Problems]],
+    also: Callable[[], Problems],
 ) -> None:
     """Update ``health.missing`` until cancelled, with everything that the worker needs and does not have at present.
 
@@ -290,7 +291,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         waker = await duties.begin(client, parts, observer, store)
         gc.collect()
         gc.freeze()  # all modules are loaded: searching them for garbage is a tenth of the time of a long look
-        also: Callable[[], dict[str, str]] = dict if plans is None else plans.registry.missing
+        also: Callable[[], Problems] = dict if plans is None else plans.registry.missing
         if waker is not None and not parts:
             also = functools.partial(_sight, waker)
         health.missing = also()
