@@ -407,7 +407,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
         return  # the task's own evidence counts; without evidence and a kill, the task is gone
     if leader is None and ran and not killed:
         return
-    end: dict[str, object] = {"finished_at": contract.now()}
+    end: files.Record = {"finished_at": contract.now()}
     if ran:
         end |= {"exit_code": 137, "signal": 9, "reason": "Error", "message": "Killed by force; its supervisor was dead"}
     elif folder.has(files.SUPERVISOR):

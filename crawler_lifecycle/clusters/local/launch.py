@@ -130,9 +130,7 @@ class Launcher:
 
     # --- creation
 
-    def _create(
-        self, deployment: Deployment, folder: Path, name: str, spec: dict[str, object]
-    ) -> tuple[str, str | None]:
+    def _create(self, deployment: Deployment, folder: Path, name: str, spec: files.Record) -> tuple[str, str | None]:
         """Create folder and spec. Return ``created``, ``existing`` or ``deferred``, and the reason of a deferral."""
         with exclusive(self.state):
             live = os.listdir(self.state / liveness_marks.LIVE)
@@ -245,7 +243,7 @@ class Launcher:
 
     def _spec(
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
-    ) -> dict[str, object]:
+    ) -> files.Record:
         """Return the spec: all data that the supervisor needs.
 
         Raises ``Refused`` or ``InvalidRequest`` for a task that can never work.

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -85,7 +84,7 @@ class Reading:
             return replace(self._ended(report), started_at=started)
         return self._seen(phase, node=self._node, reason="its folder was removed", started_at=started)
 
-    def _beside(self) -> dict[str, object]:
+    def _beside(self) -> files.Record:
         return files.reported_beside(str(self._folder.path.parents[3]), self._folder.name)
 
     def _end_appears(self) -> bool:
@@ -167,7 +166,7 @@ class Reading:
             return None
         return max(self._now - wrote_at, timedelta(0))
 
-    def _ended(self, report: Mapping[str, object] | None = None, source: str = files.END) -> Observation:
+    def _ended(self, report: files.Record | None = None, source: str = files.END) -> Observation:
         """Return the observation of an end: from ``report``, else from the supervisor's record in the folder.
 
         ``source`` is the file from which the data comes, for the texts about problems.
@@ -195,7 +194,7 @@ class Reading:
         )
         return self._with_end(end)
 
-    def _ended_by_summary(self, summary: Mapping[str, object]) -> Observation:
+    def _ended_by_summary(self, summary: files.Record) -> Observation:
         code = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
         number = self._folder.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
         oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
@@ -238,7 +237,7 @@ class Reading:
             return self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM) or KILLED
         return KILLED if kills else None
 
-    def _failed_at_limit(self, summary: Mapping[str, object]) -> str | None:
+    def _failed_at_limit(self, summary: files.Record) -> str | None:
         """Return a text if the crawler failed without its own reason after it had used all its memory; else ``None``.
 
         With a kernel limit this is always ``None``, because the kernel kills such a crawler.

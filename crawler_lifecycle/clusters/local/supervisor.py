@@ -395,7 +395,7 @@ class Supervisor:
                 return "OOMKilled", oom
         return "Error", self._message
 
-    def _summary(self) -> dict[str, object]:
+    def _summary(self) -> files.Record:
         try:
             return files.read(self._home, files.SUMMARY) or {}
         except (files.Garbage, OSError):
@@ -433,7 +433,7 @@ class Supervisor:
                 number = killed_by if killed_by is not None and exit_code == 128 + killed_by else None
         if self._oom:
             exit_code, number = 137, int(signal.SIGKILL)
-        end: dict[str, object] = {
+        end: files.Record = {
             "exit_code": exit_code,
             "signal": number,
             "reason": reason,
@@ -459,7 +459,7 @@ class Supervisor:
         self._report_beside(end if self._removed() else None)
         self._mark(liveness_marks.end)
 
-    def _report_beside(self, report: dict[str, object] | None) -> None:
+    def _report_beside(self, report: files.Record | None) -> None:
         """Write the start or end to a file outside our folder, which the crawler may remove. ``None``: remove it."""
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):

@@ -46,6 +46,10 @@ FILE_MAX = 256 * 1024
 RESERVE = 64 * 1024
 
 
+#: The content of one of our files.
+Record = dict[str, object]
+
+
 class Garbage(ValueError):
     """A file whose content we did not write. The text names the file and the problem."""
 
@@ -66,7 +70,7 @@ def create(folder: Held, name: str, data: object) -> bool:
     return folder.create(name, json.dumps(data).encode())
 
 
-def read(folder: Held, name: str) -> dict[str, object] | None:
+def read(folder: Held, name: str) -> Record | None:
     """Return the object in the file; ``None`` without a file.
 
     Raises ``Garbage`` for content that we did not write, and ``OSError`` when the file cannot be read.
@@ -89,7 +93,7 @@ def read(folder: Held, name: str) -> dict[str, object] | None:
     return data
 
 
-def reported_beside(state: str, name: str) -> dict[str, object]:
+def reported_beside(state: str, name: str) -> Record:
     """Return the supervisor's report outside the task's folder; empty without one. Raises ``OSError``."""
     try:
         return read(Held(os.path.join(state, STARTED)), name) or {}

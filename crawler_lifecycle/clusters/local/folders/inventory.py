@@ -179,7 +179,7 @@ def _number(text: object) -> int | None:
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
-def _spec(folder: Path) -> dict[str, object]:
+def _spec(folder: Path) -> files.Record:
     try:
         return files.read(files.held(folder), files.SPEC) or {}
     except (FileNotFoundError, NotOurs, files.Garbage):

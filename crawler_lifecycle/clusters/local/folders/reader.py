@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,7 +141,7 @@ class TaskFolder:
         hidden = (leader is None and self.has(files.PROCESS)) or self.identity(files.SUPERVISOR) is None
         return not (hidden and self.named()[1])
 
-    def read(self, name: str) -> dict[str, object] | None:
+    def read(self, name: str) -> files.Record | None:
         """Return the object in the file; ``None`` without a file, and an empty one for garbage, which is noted.
 
         Raises ``OSError`` when the file cannot be read: this proves nothing about the task.
@@ -156,7 +156,7 @@ class TaskFolder:
         if incident not in self.incidents:
             self.incidents.append(incident)
 
-    def typed(self, data: Mapping[str, object], name: str, kind: type, source: str) -> object | None:
+    def typed(self, data: files.Record, name: str, kind: type, source: str) -> object | None:
         """Return the value if it has exactly this type, else ``None``. Another type is noted as an incident."""
         value = data.get(name)
         if value is None or type(value) is kind:
@@ -164,13 +164,13 @@ class TaskFolder:
         self._note(f"{source}: {name} is {type(value).__name__}, not {kind.__name__}")
         return None
 
-    def text(self, data: Mapping[str, object], name: str, source: str) -> str | None:
+    def text(self, data: files.Record, name: str, source: str) -> str | None:
         value = self.typed(data, name, str, source)
         return bounds.words(value)
 
     def count(
         self,
-        data: Mapping[str, object],
+        data: files.Record,
         name: str,
         source: str,
         bounded: Callable[[object], int | None] = bounds.count,
@@ -182,7 +182,7 @@ class TaskFolder:
             self._note(f"{source}: {name} is out of range")
         return number
 
-    def time(self, data: Mapping[str, object], name: str, source: str) -> datetime | None:
+    def time(self, data: files.Record, name: str, source: str) -> datetime | None:
         text = self.text(data, name, source)
         at = bounds.moment(text)
         if at is None and text is not None:
