@@ -51,6 +51,8 @@ STATUS = SearchAttributeKey.for_keyword("CrawlStatus")
 OUTCOME = SearchAttributeKey.for_keyword("CrawlOutcome")
 FLOW = SearchAttributeKey.for_keyword("CrawlFlow")
 PARENT = SearchAttributeKey.for_keyword("CrawlParent")
+#: Search attributes of a workflow; ``None``: not known yet.
+Attributes = list[tuple[SearchAttributeKey[Any], object]]
 
 
 @dataclass
@@ -372,7 +374,7 @@ class RunState:
         )
         return waiting(known)
 
-    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
+    def search_attributes(self) -> Attributes:
         """Return the search attributes of the run."""
         return [
             (RUN_ID, self.run_id),

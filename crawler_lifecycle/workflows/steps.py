@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
@@ -22,7 +21,7 @@ from crawler_lifecycle.ports.runs import Fence
 
 from .calls import Condition, Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start
 from .requests import refused
-from .state import REASON_MAX, Inbox, RunState
+from .state import REASON_MAX, Attributes, Inbox, RunState
 
 R = TypeVar("R")
 
@@ -212,7 +211,7 @@ class Published(Protocol):
 
     published: dict[str, str]
 
-    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]: ...
+    def search_attributes(self) -> Attributes: ...
 
     def details(self) -> str: ...
 

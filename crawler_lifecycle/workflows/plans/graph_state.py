@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
-from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.common import RawValue
 from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.activities.graphs.graphs import Advanced, GraphOpened
@@ -16,7 +15,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
 from crawler_lifecycle.domain.graph.spec import GraphState, StepState
 from crawler_lifecycle.ports.graphs import GraphFence
-from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS
+from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS, Attributes
 
 from .manager_state import NAME, ManagerInbox, OwnedState
 
@@ -153,7 +152,7 @@ class GraphWork(OwnedState):
         known = (self.graph_id, self.key, self.name, self.attempt, self.state, self.counts, calls, self.inbox.stop)
         return GraphSnapshot(*known, self.cause, self.waiting, self.inbox.told())
 
-    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
+    def search_attributes(self) -> Attributes:
         """Return the search attributes of the graph."""
         return [(NAME, self.name or self.key), (FLOW, self.key), (STATUS, str(self.state)), (PARENT, self.parent)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.converter import PayloadConverter
@@ -16,7 +15,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.managers.manager import FINISHED, ManagerResult, ManagerSnapshot, outcome_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence
-from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Inbox
+from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Attributes, Inbox
 
 NAME = SearchAttributeKey.for_keyword("CrawlName")
 
@@ -200,7 +199,7 @@ class ManagerState(OwnedState):
             notes=self.inbox.told(),
         )
 
-    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
+    def search_attributes(self) -> Attributes:
         """Return the search attributes of the manager."""
         known = [(NAME, self.name), (FLOW, self.flow_id), (STATUS, str(self.status))]
         return [*known, (OUTCOME, self.outcome), (PARENT, self.parent)]
