@@ -21,6 +21,7 @@ from pathlib import Path
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, task_of, task_path
 from crawler_lifecycle.clusters.local.processes.identity import Identity, still_alive
+from crawler_lifecycle.clusters.local.processes.slot_queue import open_lock
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.looks import Counted, ObserverHealth
@@ -127,7 +128,7 @@ class _Watch:
         self._tidy_at = 0.0
         for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED):
             (state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = os.open(state / "observer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = open_lock(str(state / "observer.lock"))
 
     def close(self) -> None:
         os.close(self._lock)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crawler_lifecycle.clusters.local.processes.identity import Identity
+from crawler_lifecycle.clusters.local.processes.slot_queue import open_lock
 from crawler_lifecycle.domain.retention import folders_go
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.runner.contract import now
@@ -35,7 +36,7 @@ REMOVED = "removed.json"
 @contextmanager
 def exclusive(state: Path) -> Iterator[None]:
     """Hold the lock that allows only one creation or removal of task folders at a time on this cluster."""
-    handle = os.open(state / "deploy.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = open_lock(str(state / "deploy.lock"))
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -34,13 +34,17 @@ def try_lock(handle: int, seconds: float = 0.0) -> bool:
             time.sleep(0.02)
 
 
+def open_lock(path: str) -> int:
+    """Open a file for locks, and create it if needed. Raises ``OSError``."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
 def open_turnstiles(slots_dir: str, priority: int) -> list[int]:
     """Open the locks of the queues from priority 1 to this one. The first waiter of a queue holds its lock."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    return [os.open(os.path.join(slots_dir, f"turnstile-{n}"), flags, 0o600) for n in range(1, min(priority, 5) + 1)]
+    return [open_lock(os.path.join(slots_dir, f"turnstile-{n}")) for n in range(1, min(priority, 5) + 1)]
 
 
-def free_slot(slots_dir: str, count: int, before: Sequence[int] = ()) -> int | None:
+def free_slot(slots_dir: str, count: int, before: Sequence[int]) -> int | None:
     """Lock a free slot, and return the descriptor of its file; ``None`` when all slots are in use.
 
     ``None`` also while somebody waits in one of the queues ``before``: that one gets the next slot.
@@ -52,7 +56,7 @@ def free_slot(slots_dir: str, count: int, before: Sequence[int] = ()) -> int | N
             return None
         fcntl.flock(turnstile, fcntl.LOCK_UN)
     for number in range(count):
-        handle = os.open(os.path.join(slots_dir, str(number)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = open_lock(os.path.join(slots_dir, str(number)))
         if try_lock(handle):
             return handle
         os.close(handle)
