@@ -61,6 +61,7 @@ from crawler_lifecycle.workflows.calls import (
     call,
     history_full,
     may_leave,
+    never,
     pause,
     reason,
 )
@@ -254,7 +255,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         a ``GraphOrder``.
         """
         order = read_input(GraphOrder, order)
-        beside = (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping())
+        beside = (self._alarm.keep(never), self._keep_beginning(), self._keep_stopping())
         result = await self._keep(self._live(self._steps(order)), *beside)
         if result is None:
             self._s.checked_at = None
@@ -445,7 +446,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         if recorded.unreadable is not None:  # the row cannot be written yet, but executing steps have to end
             s.unrecorded = True
             self._calls.kill()
-            await pause(PASS_S, lambda: False, "a row that can be written")
+            await pause(PASS_S, never, "a row that can be written")
             s.inbox.changed = True
             return
         s.unrecorded = False

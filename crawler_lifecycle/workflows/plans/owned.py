@@ -83,7 +83,7 @@ class OwnedWorkflow(Generic[S]):
         self._s.inbox.woken = True
         return done
 
-    async def _wait(self, woken: Condition, elsewhere: Condition, soon: Condition = lambda: False) -> None:
+    async def _wait(self, woken: Condition, elsewhere: Condition, soon: Condition = never) -> None:
         """Wait for the alarm or a wake-up. Then wait a short time for more events, until ``soon()`` returns true.
 
         Raises ``Interrupted`` if ``elsewhere()`` returns true: other work comes first.
@@ -127,7 +127,7 @@ class OwnedWorkflow(Generic[S]):
                 raise
             return None
 
-    async def _await_proof(self, passes: int, changed: Condition, woken: Condition = lambda: False) -> None:
+    async def _await_proof(self, passes: int, changed: Condition, woken: Condition = never) -> None:
         """Wait after asking runs to end. The wait becomes longer after each pass."""
         await pause(PASS_LEAST_S, changed, "runs that end")
         await pause(min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S), lambda: changed() or woken(), "proof of the stop")
