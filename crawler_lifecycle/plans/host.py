@@ -92,7 +92,7 @@ class Host:
     It has at most one class and one object of the class.
     """
 
-    def __init__(self, pipes: wire.Pipes, files: Sequence[int] = ()) -> None:
+    def __init__(self, pipes: wire.Pipes, files: Sequence[int]) -> None:
         self._pipes, self._files = pipes, files
         self._caller: Caller | None = None
         self._class: type | None = None

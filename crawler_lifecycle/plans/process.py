@@ -120,6 +120,7 @@ class HostProcess:
         finally:
             os.close(its_in)
             os.close(its_out)
+        self.pid = self._process.pid
         self._in, self._out = ours_in, ours_out
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
@@ -129,10 +130,6 @@ class HostProcess:
         self._struck = False
         assert self._process.stdout is not None  # because of ``stdout=PIPE``
         self.output = Output(label, self._process.stdout.fileno())
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def lives(self) -> bool:
         """Return whether the process lives. It is not reaped here, so its number is not reused before ``kill``."""

@@ -145,12 +145,9 @@ class BundlesPlace:
 
     def __init__(self, url: str, *, probing: bool = False) -> None:
         self.bucket = Bucket(url, SETTING, checking=probing)
+        self.where = self.bucket.root
+        """The URL of the location."""
         self._probe = {"Bucket": self.bucket.name, "Key": f"{self.bucket.prefix}{PROBE}"}
-
-    @property
-    def where(self) -> str:
-        """Return the URL of the location."""
-        return self.bucket.root
 
     # --- checks of permissions ------------------------------------------------------------------------------------
 

@@ -26,12 +26,9 @@ class Server:
 
     def __init__(self, client: Client, call_s: float) -> None:
         self._client = client
-        self._call_s = call_s
-
-    @property
-    def namespace(self) -> str:
+        self.namespace = client.namespace
         """The name of the namespace."""
-        return self._client.namespace
+        self._call_s = call_s
 
     async def version(self) -> str | None:
         """Return the server's version; ``None`` if the server does not report it (some hosted ones). Raises nothing."""

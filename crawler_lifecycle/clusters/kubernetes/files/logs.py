@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -58,7 +58,7 @@ class _Piece:
     data: bytes
     whole: bool
     """True when the piece reaches the end of the log."""
-    lines: list[_Line] = field(default_factory=list)
+    lines: list[_Line]
     """The first line of each second."""
 
 

@@ -86,7 +86,7 @@ class PodEnd(NamedTuple):
     """The time of the crawler's end, by its node's clock."""
     by_itself: bool
     """True if the runner reports that the crawler ended by itself. This decides within the margin of two clocks."""
-    untold: bool = False
+    untold: bool
     """True if the runner reports that no stop signal came. Then all requests to end the pod came after the end."""
 
 
