@@ -16,7 +16,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx
@@ -52,6 +52,7 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+@dataclass(eq=False)
 class HttpWebhooks:
     """The port ``WebhookSenders`` over HTTP.
 
@@ -59,24 +60,13 @@ class HttpWebhooks:
     the kind email. ``page`` is the address of the page, for links.
     """
 
-    def __init__(
-        self,
-        rules: WebhookRules = WebhookRules(),  # noqa: B008 - it never changes
-        mailer: Mailer | None = None,
-        page: str | None = None,
-        *,
-        environment: Mapping[str, str] = os.environ,
-        resolve: Resolve = resolve_name,
-        clock: Callable[[], float] = time.time,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        self._rules = rules
-        self.mailer = mailer
-        self._page = page
-        self._environment = environment
-        self._resolve = resolve
-        self._clock = clock
-        self._timeout_s = timeout_s
+    rules: WebhookRules = field(default_factory=WebhookRules)
+    mailer: Mailer | None = None
+    page: str | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    resolve: Resolve = resolve_name
+    clock: Callable[[], float] = time.time
+    timeout_s: float = TIMEOUT_S
 
     @functools.cached_property
     def _trusted(self) -> ssl.SSLContext:
@@ -88,12 +78,12 @@ class HttpWebhooks:
         """Yield a sender that has its own connections."""
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=2.0)
         options = {"verify": self._trusted, "trust_env": False, "follow_redirects": False}
-        async with httpx.AsyncClient(timeout=self._timeout_s, limits=limits, **options) as client:  # type: ignore[arg-type]
+        async with httpx.AsyncClient(timeout=self.timeout_s, limits=limits, **options) as client:  # type: ignore[arg-type]
             yield _Sender(self, client)
 
     def alert(self, event: Event) -> Alert:
         """Return the event as a message for people."""
-        return alert_of(event.type, event.subject, event.body, self._page)
+        return alert_of(event.type, event.subject, event.body, self.page)
 
     def resolved(self, spec: WebhookSpec) -> tuple[WebhookSpec, Sequence[bytes]]:
         """Return the definition with the address that it refers to, and its keys.
@@ -101,13 +91,13 @@ class HttpWebhooks:
         Raises ``NotDelivered`` if that address may not be called, or if this worker may not read a variable.
         """
         try:
-            self._rules.check(spec)  # before any variable of the environment is read
+            self.rules.check(spec)  # before any variable of the environment is read
             if spec.url.startswith(REFERENCE):
-                spec = replace(spec, url=self._environment.get(spec.url.removeprefix(REFERENCE), ""))
+                spec = replace(spec, url=self.environment.get(spec.url.removeprefix(REFERENCE), ""))
                 if spec.url.startswith(REFERENCE):
                     raise InvalidRequest("url: the variable names another one; set it to the address")
-                self._rules.check(spec)
-            return spec, [read_secret(one, self._environment.get(one.removeprefix(REFERENCE))) for one in spec.secrets]
+                self.rules.check(spec)
+            return spec, [read_secret(one, self.environment.get(one.removeprefix(REFERENCE))) for one in spec.secrets]
         except InvalidRequest as error:
             raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another worker may have the secret
 
@@ -116,9 +106,9 @@ class HttpWebhooks:
         parts = urlsplit(spec.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            found = await self._resolve(host, port)
+            found = await self.resolve(host, port)
             for address in found:
-                self._rules.check_address(host, address)
+                self.rules.check_address(host, address)
         except InvalidRequest as error:
             raise NotDelivered(str(error)) from None
         except (OSError, UnicodeError) as error:
@@ -155,15 +145,15 @@ class _Sender:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if spec.kind == WEBHOOK:
             body = event_text(event, ENTRY_MAX).encode()
-            headers |= signed_headers(message_id(event_id(event)), int(self.outside._clock()), body, keys)
+            headers |= signed_headers(message_id(event_id(event)), int(self.outside.clock()), body, keys)
             headers["Content-Type"] = "application/cloudevents+json"
         else:
             body = json.dumps(message(spec.kind, self.outside.alert(event)), ensure_ascii=False).encode()
         try:
-            async with asyncio.timeout(self.outside._timeout_s):
+            async with asyncio.timeout(self.outside.timeout_s):
                 answer, text = await self._post(spec, headers, body)
         except (TimeoutError, httpx.TimeoutException):
-            raise NotDelivered(f"no answer within {self.outside._timeout_s:g} s") from None
+            raise NotDelivered(f"no answer within {self.outside.timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise NotDelivered(_unreached(error)) from None
         _check(answer, text)
@@ -171,7 +161,7 @@ class _Sender:
 
     async def _post(self, spec: WebhookSpec, headers: Mapping[str, str], body: bytes) -> tuple[httpx.Response, str]:
         """Try the addresses in order. Return the answer of the first one that accepts the connection, and its text."""
-        addresses, whole = await self.outside.addresses(spec), self.outside._timeout_s
+        addresses, whole = await self.outside.addresses(spec), self.outside.timeout_s
         for address in addresses[:-1]:
             with suppress(httpx.ConnectError, httpx.ConnectTimeout):
                 return await self._post_to(address, spec.url, headers, body, whole * CONNECT_SHARE)
@@ -185,7 +175,7 @@ class _Sender:
         # The certificate is checked against the name, not the address.
         named = {"sni_hostname": parts.hostname} if parts.scheme == "https" else {}
         to = {"Host": parts.netloc, "User-Agent": "crawler-lifecycle"}
-        content, within = bytearray(), httpx.Timeout(self.outside._timeout_s, connect=connect_s)
+        content, within = bytearray(), httpx.Timeout(self.outside.timeout_s, connect=connect_s)
         async with self.client.stream(
             "POST", there, content=body, headers={**headers, **to}, extensions=named, timeout=within
         ) as answer:
