@@ -15,6 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -276,6 +277,7 @@ def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
+@dataclass(eq=False)
 class Leftovers:
     """Finds and aborts unfinished uploads of one key.
 
@@ -284,12 +286,11 @@ class Leftovers:
     after all, that export fails and is tried again. This damages neither archive.
     """
 
-    def __init__(self, client: Any, bucket: str, key: str, quiet_s: float, beat: Callable[[], None]) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._key = key
-        self._quiet_s = quiet_s
-        self._beat = beat
+    client: Any
+    bucket: str
+    key: str
+    quiet_s: float
+    beat: Callable[[], None]
 
     def remove_quiet(self) -> None:
         """Abort uploads that are already quiet. A missing permission is no failure (``docs/archive.md``)."""
@@ -307,18 +308,18 @@ class Leftovers:
             work()
         except S3_ERRORS as error:
             if code_of(error) != "NoSuchUpload":  # rclone's server answers this if the bucket never had an upload
-                logger.warning("%s: unfinished uploads cannot be listed (%s)", self._key, code_of(error))
+                logger.warning("%s: unfinished uploads cannot be listed (%s)", self.key, code_of(error))
 
     def _watch(self) -> None:
         first = watched = self._poll()
-        every = min(_POLL_EVERY_S, self._quiet_s / 4)
-        until = time.monotonic() + self._quiet_s + 2 * _POLL_EVERY_S
+        every = min(_POLL_EVERY_S, self.quiet_s / 4)
+        until = time.monotonic() + self.quiet_s + 2 * _POLL_EVERY_S
         over = False
         while watched and not over:
             over = time.monotonic() >= until  # checked before the poll, so that a suspended process polls once more
             wake = time.monotonic() + every
             while time.monotonic() < wake:
-                self._beat()
+                self.beat()
                 time.sleep(min(every, 0.1))
             now = self._poll()
             # An upload that has grown since the first poll has a living exporter, and is left alone.
@@ -326,25 +327,25 @@ class Leftovers:
 
     def _poll(self) -> dict[str, datetime]:
         with ThreadPoolExecutor(1, thread_name_prefix="s3-leftovers") as pool:
-            return _awaited(pool.submit(self._abort_quiet), self._beat)
+            return _awaited(pool.submit(self._abort_quiet), self.beat)
 
     def _abort_quiet(self) -> dict[str, datetime]:
         """Abort quiet uploads. Return the other uploads, with the time when something last arrived."""
         young: dict[str, datetime] = {}
-        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=self._key)
+        pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.key)
         for page in pages:
             for upload in page.get("Uploads", ()):
-                where = {"Bucket": self._bucket, "Key": self._key, "UploadId": upload["UploadId"]}
-                if upload["Key"] != self._key:
+                where = {"Bucket": self.bucket, "Key": self.key, "UploadId": upload["UploadId"]}
+                if upload["Key"] != self.key:
                     continue
                 try:
-                    parts = self._client.get_paginator("list_parts").paginate(**where).search("Parts[].LastModified")
+                    parts = self.client.get_paginator("list_parts").paginate(**where).search("Parts[].LastModified")
                     newest = max([upload["Initiated"], *(at for at in parts if at is not None)])
-                    if not upload_goes(newest, _server_time(page), self._quiet_s):
+                    if not upload_goes(newest, _server_time(page), self.quiet_s):
                         young[upload["UploadId"]] = newest
                         continue
-                    self._client.abort_multipart_upload(**where)
-                    logger.info("%s: aborted an abandoned upload", self._key)
+                    self.client.abort_multipart_upload(**where)
+                    logger.info("%s: aborted an abandoned upload", self.key)
                 except S3_ERRORS as error:
                     if code_of(error) != "NoSuchUpload":  # this upload ended meanwhile
                         raise
