@@ -53,6 +53,7 @@ class _TooShort(ApiError):
     """A watch that ended normally, but much too early."""
 
 
+@dataclass(eq=False)
 class Reflector(Generic[T]):
     """A reporter of the objects of one kind below ``path`` that ``labels`` selects, and of their changes.
 
@@ -60,33 +61,25 @@ class Reflector(Generic[T]):
     called in the reflector's thread, and must return quickly.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        kind: type[T],
-        path: str,
-        labels: str,
-        complete: Callable[[type, Sequence[Kept]], None],
-        changed: Callable[[type, Kept], None],
-        pace: Pace,
-    ) -> None:
-        self._api = api
-        self._kind = kind
-        self._path = path
-        self._labels = labels
-        self._complete = complete
-        self._changed = changed
-        self._pace = pace
+    api: Api
+    kind: type[T]
+    path: str
+    labels: str
+    complete: Callable[[type, Sequence[Kept]], None]
+    changed: Callable[[type, Kept], None]
+    pace: Pace
+
+    def __post_init__(self) -> None:
         self._loop = Loop(
-            f"the watch of {path}",
+            f"the watch of {self.path}",
             0.0,
             meanwhile="only the regular looks find changes",
-            retry_s=(pace.first_s, pace.most_s),
+            retry_s=(self.pace.first_s, self.pace.most_s),
         )
         self._stream: Watch | None = None
         self._version: str | None = None
         """The version where the next watch begins; ``None``: a list must come first."""
-        self._listed_at, self.lists = -float("inf"), 0
+        self._listed_at = -float("inf")
         self.problem: str | None = "the first watch has not begun yet"
         """The reason why no watch works now; any thread may read it."""
 
@@ -102,7 +95,7 @@ class Reflector(Generic[T]):
     def _turn(self, over: threading.Event) -> float:
         """Read one list if it is due, and one watch. Return the seconds to wait after it."""
         try:
-            if self._version is None or time.monotonic() - self._listed_at >= self._pace.list_s:
+            if self._version is None or time.monotonic() - self._listed_at >= self.pace.list_s:
                 self._list()
             return self._watch(over)
         except Exception as error:
@@ -115,20 +108,19 @@ class Reflector(Generic[T]):
 
     def _list(self) -> None:
         self._version = None
-        self.lists += 1
-        found = self._api.listing(self._path, self._kind, labels=self._labels, keep=KEPT[self._kind])
-        self._complete(self._kind, found.items)
+        found = self.api.listing(self.path, self.kind, labels=self.labels, keep=KEPT[self.kind])
+        self.complete(self.kind, found.items)
         self._version, self._listed_at = found.resource_version, time.monotonic()
 
     def _watch(self, over: threading.Event) -> float:
         """Read one watch until it ends, and return the seconds to wait after it. Raises ``ApiError``."""
         began, heard = time.monotonic(), False
-        with self._api.watch(
-            self._path,
-            labels=self._labels,
+        with self.api.watch(
+            self.path,
+            labels=self.labels,
             resource_version=self._version or "",
-            timeout_s=round(CHANCE.uniform(*self._pace.watch_s)),
-            silence_s=self._pace.silence_s,
+            timeout_s=round(CHANCE.uniform(*self.pace.watch_s)),
+            silence_s=self.pace.silence_s,
         ) as self._stream:
             self.problem = None
             if over.is_set():  # ``leave`` may have come before this watch existed
@@ -136,15 +128,15 @@ class Reflector(Generic[T]):
             for event in self._stream:
                 heard = heard or event.type != "BOOKMARK"
                 self._take(event)
-                if time.monotonic() - began >= self._pace.healthy_s:
+                if time.monotonic() - began >= self.pace.healthy_s:
                     self._loop.failures.worked()
         lasted = time.monotonic() - began
-        if not heard and lasted < self._pace.short_s and not over.is_set():
-            raise _TooShort(f"the Kubernetes API ends each watch at once: watch {self._path}")
-        return max(0.0, self._pace.short_s - lasted)
+        if not heard and lasted < self.pace.short_s and not over.is_set():
+            raise _TooShort(f"the Kubernetes API ends each watch at once: watch {self.path}")
+        return max(0.0, self.pace.short_s - lasted)
 
     def _take(self, event: WatchEvent) -> None:
         if event.type != "BOOKMARK":
-            found = KEPT[self._kind](decode(self._kind, event.object))
-            self._changed(self._kind, Kept(found.uid) if event.type == "DELETED" else found)
+            found = KEPT[self.kind](decode(self.kind, event.object))
+            self.changed(self.kind, Kept(found.uid) if event.type == "DELETED" else found)
         self._version = event.resource_version
