@@ -22,7 +22,7 @@ from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanF
 from .output import for_people
 from .pool import Pool, Pooled, no_answer
 from .process import START_S, Alive, Answer, HostProcess, Rules
-from .wire import TEXT_MAX, FrameError, read_frames, write_frames
+from .wire import TEXT_MAX, FrameError, Message, read_frames, write_frames
 
 #: Number of calls after which a process is replaced. Functions may leave state in a process; this limits it.
 CALLS_MAX = 5000
@@ -65,7 +65,7 @@ class FunctionProcess(Pooled):
             self.process.kill()
             raise PlanFailed(f"{call.function}: its process sent an invalid reply ({why}) and was killed") from None
 
-    def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
+    def give(self, values: Iterable[tuple[Message, Iterable[bytes]]]) -> int:
         try:
             return write_frames(self._given, values, self._rules.memory)
         except OSError as error:  # a lack of memory on this machine says nothing about the function
@@ -113,7 +113,7 @@ class FunctionProcess(Pooled):
             raise
         self._imported.add(module)
 
-    def _checked(self, reply: Mapping[str, Any]) -> FunctionReply:
+    def _checked(self, reply: Message) -> FunctionReply:
         """Return the checked result of the function.
 
         Raises ``PlanFailed`` if the function failed, and other errors for an invalid result.

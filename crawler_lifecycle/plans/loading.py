@@ -23,6 +23,8 @@ from crawler_lifecycle.managers.driver import parser_of
 from .wire import NAME_MAX, TEXT_MAX
 
 _OURS = "crawler_lifecycle"
+#: A plan, or one of its options, as ``PlanRow`` holds it.
+Described = dict[str, Any]
 #: Most source files to watch for changes of a plan.
 FILES_MAX = 500
 _DESCRIPTION_MAX, _HELP_MAX, _DEFAULT_MAX = 500, 300, 300
@@ -46,7 +48,7 @@ def load(plan: str) -> type[BaseLoopScript]:
     return cast(type[BaseLoopScript], found)
 
 
-def find(module_name: str) -> dict[str, Any]:
+def find(module_name: str) -> Described:
     """Return the managers and graphs that this module defines (as ``PlanRow``), the loaded source files, and their
     fingerprint."""
     there = importlib.import_module(module_name)
@@ -66,8 +68,8 @@ def _is_plan(found: object) -> bool:
     return isinstance(found, type) and issubclass(found, BaseLoopScript) and not inspect.isabstract(found)
 
 
-def _described(plan: str, cls: type[BaseLoopScript]) -> dict[str, Any]:
-    described: dict[str, Any] = {
+def _described(plan: str, cls: type[BaseLoopScript]) -> Described:
+    described: Described = {
         "plan": plan,
         "kind": "manager",
         "name": getattr(cls, "name", None) or None,
@@ -93,7 +95,7 @@ def _summary(doc: str | None) -> str:
     return " ".join((doc or "").strip().partition("\n\n")[0].split())[:_DESCRIPTION_MAX]
 
 
-def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
+def options(cls: type[BaseLoopScript]) -> list[Described]:
     """Return the options of the class's command line."""
     found = []
     for action in parser_of(cls)._actions:
@@ -145,7 +147,7 @@ def _builds(found: Callable[..., Any]) -> bool:
     )
 
 
-def _graph(plan: str, build: Callable[..., Any], digest: str) -> dict[str, Any]:
+def _graph(plan: str, build: Callable[..., Any], digest: str) -> Described:
     """Return the description of a function that builds a graph. Its parameters are its options."""
     hints = dict[str, Any]()
     with contextlib.suppress(Exception):  # a name in an annotation may exist for type checkers only
@@ -162,7 +164,7 @@ def _graph(plan: str, build: Callable[..., Any], digest: str) -> dict[str, Any]:
     }
 
 
-def _parameter(one: inspect.Parameter, hint: Any) -> dict[str, Any]:
+def _parameter(one: inspect.Parameter, hint: Any) -> Described:
     """Return the description of a parameter. A type that no field of a form has is ``json``."""
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
     if NoneType in get_args(hint) and len(kinds) == 1:
@@ -175,7 +177,7 @@ def _parameter(one: inspect.Parameter, hint: Any) -> dict[str, Any]:
         default = json.dumps(default, default=str)
     if isinstance(default, str) and len(default) > _DEFAULT_MAX:
         default = None  # it holds all the same, when nobody gives another
-    described: dict[str, Any] = {"name": one.name, "aliases": [], "help": "", "default": default, "type": kind}
+    described: Described = {"name": one.name, "aliases": [], "help": "", "default": default, "type": kind}
     return described | {"required": one.default is one.empty} | ({"choices": choices} if choices else {})
 
 

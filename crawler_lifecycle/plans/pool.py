@@ -19,6 +19,7 @@ from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
 
 from . import calls
 from .process import START_S, Alive, Answer, HostProcess, Rules
+from .wire import Message
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Pooled")
@@ -312,6 +313,6 @@ def _nothing() -> None:
     """Do nothing: no caller waits for a sign of life."""
 
 
-def no_answer(name: str, _: Mapping[str, Any]) -> Any:
+def no_answer(name: str, _: Message) -> Any:
     """Refuse every question, because no manager or step exists yet. Raises ``InvalidRequest``."""
     raise InvalidRequest(f"{name}: there is no manager yet; ask in on_start or later")

@@ -22,6 +22,8 @@ from crawler_lifecycle.domain import errors
 from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live, Waiting
 
 W = TypeVar("W", Live, Waiting)
+#: A message between a worker and its process, or a part of one.
+Message = Mapping[str, Any]
 
 #: Most bytes of one message of a host: enough for a decision with a thousand picks, or a page.
 MESSAGE_MAX = 4 * 1024 * 1024
@@ -37,7 +39,7 @@ class FrameError(Exception):
     """Raised for a file that does not contain valid frames."""
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
+def encode(message: Message) -> bytes:
     """Return a message as one line. Raises ``ValueError`` or ``TypeError`` for a value that is not JSON."""
     return json.dumps(message, default=_plain, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
@@ -52,12 +54,12 @@ def _plain(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
-def restored(kind: type[W], data: Mapping[str, Any]) -> W:
+def restored(kind: type[W], data: Message) -> W:
     """Return the ``Live`` or ``Waiting`` that ``encode`` has written."""
     return kind(**{**data, "job": Job(**data["job"])})
 
 
-def facts(data: Mapping[str, Any]) -> Facts:
+def facts(data: Message) -> Facts:
     """Return the ``Facts`` that ``encode`` has written."""
     ended = [Ended(**{**one, "live": restored(Live, one["live"])}) for one in data["ended"]]
     return Facts(**{**data, "ended": ended})
@@ -77,12 +79,12 @@ class Pipes:
         line = self._read.readline()
         return json.loads(line) if line else None
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         """Send a message. For a value that is not JSON, send nothing and raise ``ValueError`` or ``TypeError``."""
         self._write.write(encode(message))
         self._write.flush()
 
-    def reply(self, message: Mapping[str, Any]) -> None:
+    def reply(self, message: Message) -> None:
         """Send the end of the call, after any question of another thread has its answer."""
         with self._asking:
             self.send(message)
@@ -113,7 +115,7 @@ class Pipes:
                 os.close(file.fileno())
 
 
-def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]], limit: int) -> int:
+def write_frames(file: int, frames: Iterable[tuple[Message, Iterable[bytes]]], limit: int) -> int:
     """Replace the content of an open file by frames, and return its size in bytes.
 
     A frame is a head (a JSON line that describes the value) and the chunks of the value, which may have any size.
