@@ -127,13 +127,14 @@ def _is_folder(path: Path) -> bool:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in ``folder``, without links. Raises ``OSError``.
+    """Return the same as ``folders_in``, but no folders when ``folder`` is a link itself."""
+    return [] if folder.is_symlink() else folders_in(folder)
 
-    Return none when it does not exist or is a link itself.
-    """
-    if not folder.is_symlink():
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders in ``folder``, without links; none when it does not exist. Raises ``OSError``."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
 
 

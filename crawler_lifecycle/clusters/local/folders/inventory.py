@@ -17,6 +17,7 @@ from pathlib import Path
 
 from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, all_processes, boot_id, given_to
 from crawler_lifecycle.clusters.local.processes.liveness_marks import LIVE
+from crawler_lifecycle.clusters.volume import folders_in
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -26,7 +27,6 @@ from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .reader import reading, task_path
-from .retention import folders_in
 
 Key = tuple[int, int, int]
 #: A key with the uid of the run: after a restore of the database, two runs may have the same number.

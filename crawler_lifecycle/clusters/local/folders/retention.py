@@ -17,6 +17,7 @@ from pathlib import Path
 
 from crawler_lifecycle.clusters.local.processes.identity import Identity
 from crawler_lifecycle.clusters.local.processes.slot_queue import open_lock
+from crawler_lifecycle.clusters.volume import folders_in
 from crawler_lifecycle.domain.retention import folders_go
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.runner.contract import now
@@ -70,15 +71,6 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
 def _is_over(run: Path, before: float) -> bool:
     """Return whether all tasks of the run ended before this time, so that its folders may be removed."""
     return folders_go((_end_of(task) for index in folders_in(run) for task in folders_in(index)), before)
-
-
-def folders_in(folder: Path) -> list[Path]:
-    """Return the folders in ``folder``, without links; none when it does not exist. Raises ``OSError``."""
-    try:
-        with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def _end_of(task: Path) -> tuple[float | None, bool]:
