@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from .held import Held, NotOurs
 
 Json = dict[str, Any]
+#: Variables of the environment.
+Environ = Mapping[str, str]
 
 #: The most bytes of the summary, and of its part with the short fields. The containers of a pod share 12 KiB for their
 #: termination messages, and Kubernetes cuts a message that is too long.
@@ -80,7 +82,7 @@ class Contract(NamedTuple):
     """The fields of items that the summary reports first."""
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Contract:
+    def read(cls, environ: Environ) -> Contract:
         """Read the variables. Raises ``BadConfiguration``, which names the variable."""
         name = environ.get("CRAWL_STOP_SIGNAL") or "SIGTERM"
         if name not in STOP_SIGNALS:
@@ -110,7 +112,7 @@ class Contract(NamedTuple):
         )
 
 
-def _fields(environ: Mapping[str, str]) -> list[str]:
+def _fields(environ: Environ) -> list[str]:
     """Return the field names, or no name when the variable is invalid: we refuse no crawl because of it."""
     try:
         names = json.loads(environ.get("CRAWL_FIELDS") or "[]")
@@ -119,20 +121,20 @@ def _fields(environ: Mapping[str, str]) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _stop_url(environ: Mapping[str, str]) -> str | None:
+def _stop_url(environ: Environ) -> str | None:
     gateway, run_id = environ.get("CRAWL_GATEWAY_URL", ""), environ.get("CRAWL_RUN_ID", "")
     if not gateway.startswith(("http://", "https://")) or not run_id.isdecimal():
         return None
     return f"{gateway.rstrip('/')}/v1/runs/{run_id}/stop"
 
 
-def _attempt(environ: Mapping[str, str]) -> int:
+def _attempt(environ: Environ) -> int:
     """Return the attempt, or 1 when it is invalid: only the note about a resumption depends on it."""
     text = environ.get("CRAWL_ATTEMPT") or "1"
     return int(text) if text.isdecimal() and len(text) < 10 else 1
 
 
-def _deadline(environ: Mapping[str, str]) -> float | None:
+def _deadline(environ: Environ) -> float | None:
     """Return ``CRAWL_DEADLINE``, else the time ``CRAWL_RUN_TIMEOUT_S`` seconds from now, else ``None``.
 
     The service sets the second variable when it cannot know the time of the start.
@@ -152,7 +154,7 @@ def _deadline(environ: Mapping[str, str]) -> float | None:
         ) from None
 
 
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(environ: Environ, name: str, default: float) -> float:
     text = environ.get(name)
     try:
         seconds = float(text) if text else default
@@ -163,7 +165,7 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     return seconds
 
 
-def _object(environ: Mapping[str, str], name: str) -> Json:
+def _object(environ: Environ, name: str) -> Json:
     text = environ.get(name) or "{}"
     try:
         data = json.loads(text)
