@@ -30,6 +30,8 @@ IN_MAX = 50
 LISTS_MAX = 4
 
 Key = tuple[int, int, int]
+#: Pods by the uid of their Job.
+PodsOfJobs = dict[str, list[Pod]]
 
 if TYPE_CHECKING:
     _OurLabels: TypeAlias = Mapping[str, str]
@@ -128,9 +130,9 @@ def _had_pods(job: Job) -> bool:
     return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
 
 
-def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
+def pods_of_jobs(api: Api, uids: Sequence[str]) -> PodsOfJobs:
     """Return all pods of these Jobs by the Job's uid, even pods without our labels. Raises ``ApiError``."""
-    wanted, found = set(uids), dict[str, list[Pod]]()
+    wanted, found = set(uids), PodsOfJobs()
     pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
     selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
     # The server reads all pods of the namespace for each list, so a few lists are no better than one.
@@ -171,9 +173,9 @@ def list_pods(api: Api, selector: str, fields: str | None = None) -> Sequence[Po
     return api.listing(api.pods_path(), ListedPod, labels=selector, fields=fields).items
 
 
-def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+def by_owner(pods: Iterable[Pod]) -> PodsOfJobs:
     """Return the pods by the uid of their Job. A pod without a Job belongs to no task and is left out."""
-    found: dict[str, list[Pod]] = {}
+    found: PodsOfJobs = {}
     for pod in pods:
         uid = owner_of(pod)
         if uid:
