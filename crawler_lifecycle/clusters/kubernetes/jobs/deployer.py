@@ -60,6 +60,7 @@ class _Answered(Exception):
         self.state = state
 
 
+@dataclass(eq=False)
 class KubernetesDeployer:
     """A deployer of tasks as Jobs of one namespace. This class implements ``Deployer``, and is thread-safe.
 
@@ -69,18 +70,12 @@ class KubernetesDeployer:
 
     kind = "kubernetes"
 
-    def __init__(
-        self,
-        api: Api,
-        settings: ClusterSettings,
-        *,
-        task_environment: TaskEnvironment | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._api = api
-        self._settings = settings
-        self._task_environment = task_environment
-        self._clock = clock
+    api: Api
+    settings: ClusterSettings
+    task_environment: TaskEnvironment | None = None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "deployer")
 
     def close(self) -> None:
@@ -95,7 +90,7 @@ class KubernetesDeployer:
         Raises ``DeploymentExpired``. After an error some tasks may exist, and the next call finds them.
         """
         if deployment.place is not None:
-            namespace_identity.require_same(self._api, deployment.place)
+            namespace_identity.require_same(self.api, deployment.place)
         before = {task.index: task.attempt - 1 for task in deployment.tasks if task.attempt > 1}
         former = {index: job for index, job in self._known(deployment, before).items() if may_execute_again(job)}
         if len(deployment.tasks) == 1:
@@ -131,7 +126,7 @@ class KubernetesDeployer:
         indexes, attempts = ",".join(map(str, tries)), ",".join(map(str, sorted(set(tries.values()))))
         selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT} in ({attempts})"
         try:
-            found = self._api.listing(self._api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
+            found = self.api.listing(self.api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
         except Refused:
             return {}
         by_name = {job.metadata.name: job for job in found.items}
@@ -147,7 +142,7 @@ class KubernetesDeployer:
         former: Mapping[int, Job],
     ) -> Deployed:
         name = cluster_name(deployment.run_id, task.index, task.attempt)
-        given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
+        given = {} if self.task_environment is None else dict(self.task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
 
@@ -158,7 +153,7 @@ class KubernetesDeployer:
 
         def wanted() -> Mapping[str, Any]:
             return job_for(
-                deployment.of(task), crawler, task, self._settings, public=public, secret_names=sorted(secret)
+                deployment.of(task), crawler, task, self.settings, public=public, secret_names=sorted(secret)
             )
 
         try:
@@ -188,16 +183,16 @@ class KubernetesDeployer:
             return self._found(ours, _Answered("refused", str(why))), "existing"
 
         def left_s() -> float:
-            return (expires_at - self._clock()).total_seconds()
+            return (expires_at - self.clock()).total_seconds()
 
         unanswered: ApiError | None = None
         for _ in range(TRIES):
             try:
-                if (elsewhere := given_away(self._api, body)) is not None:
+                if (elsewhere := given_away(self.api, body)) is not None:
                     return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
                 # The server gives up when the time for the creation is over. After this time, a stop takes the absence
                 # of the Job as proof that it will never exist.
-                answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
+                answer = self.api.post(self.api.jobs_path(), body, left_s=left_s)
                 return decode(Job, answer), "created"
             except TooLate:
                 expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
@@ -216,14 +211,14 @@ class KubernetesDeployer:
                 if not error.effect_unknown:
                     raise
                 unanswered = error
-            if (found := find_job(self._api, ours.name)) is not None:
+            if (found := find_job(self.api, ours.name)) is not None:
                 self._check_ours(found, ours)
                 return found, "existing"
         raise unanswered or ClusterUnavailable(f"the name of the Job {ours.name} is in use and then free, repeatedly")
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
         """Return the Job that an earlier try created, perhaps in another replica. Raises ``otherwise`` without one."""
-        if (found := find_job(self._api, ours.name)) is None:
+        if (found := find_job(self.api, ours.name)) is None:
             raise otherwise
         self._check_ours(found, ours)
         return found
@@ -273,7 +268,7 @@ class KubernetesDeployer:
             if "exceeded quota" in words:
                 return _Answered("deferred", f"the namespace's quota is used up: {words}")
             if "NamespaceTerminating" in error.causes or "is being terminated" in words:
-                return _Answered("deferred", f"the namespace {self._api.namespace} is being deleted: {words}")
+                return _Answered("deferred", f"the namespace {self.api.namespace} is being deleted: {words}")
         if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
             return _Answered("refused", f"the cluster does not accept this Job: {words}")
         if error.status == 400 and error.reason == "BadRequest":
@@ -289,9 +284,9 @@ class KubernetesDeployer:
         Secret of its name. But with a ``new`` Job, an existing Secret may belong to a former Job, and the garbage
         collector will remove it. Then raise ``Conflict``, so that the call is repeated. Raises ``ApiError``.
         """
-        path = self._api.path("secrets")
+        path = self.api.path("secrets")
         try:
-            self._api.post(path, secret_for(name, uid, values))
+            self.api.post(path, secret_for(name, uid, values))
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
