@@ -38,14 +38,14 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.ports.protocols import PlanFailed
 
 from .output import Output, for_people
-from .wire import MESSAGE_MAX, TEXT_MAX, encode
+from .wire import MESSAGE_MAX, TEXT_MAX, Message, encode
 
 log = logging.getLogger(__name__)
 
 #: Errors of an ``Answer`` that users' code gets. Any other error ends the call.
 PASS = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
 #: Answers a question of the host, given its name and arguments. Raises ``InvalidRequest`` for an invalid question.
-Answer = Callable[[str, Mapping[str, Any]], Any]
+Answer = Callable[[str, Message], Any]
 #: Called regularly during a call. An exception ends the call.
 Alive = Callable[[], None]
 
@@ -291,61 +291,66 @@ class _Over(Exception):
         self.text, self.ended = text, ended
 
 
+@dataclass(eq=False)
 class _Call:
     """One call, from its message to its reply."""
 
-    def __init__(
-        self, process: HostProcess, limit_s: float, answer: Answer, alive: Alive, setting: str, whole_s: float
-    ) -> None:
-        self._process, self._limit_s, self._answer, self._alive = process, limit_s, answer, alive
-        self._setting, self._asks_max = setting, max(ASKS_MAX, int(limit_s * ASKS_A_SECOND))
+    process: HostProcess
+    limit_s: float
+    answer: Answer
+    alive: Alive
+    setting: str
+    whole_s: float
+
+    def __post_init__(self) -> None:
+        self._asks_max = max(ASKS_MAX, int(self.limit_s * ASKS_A_SECOND))
         self._began = time.monotonic()
-        self._until, self._whole_s = self._began + limit_s, whole_s
+        self._until = self._began + self.limit_s
         self._answered_s, self._asks, self._checked = 0.0, 0, 0.0
 
-    def result(self, message: Mapping[str, Any]) -> Any:
-        self._process.send(encode(message), self._wait)
+    def result(self, message: Message) -> Any:
+        self.process.send(encode(message), self._wait)
         while True:
-            found = self._process.receive(self._wait)
+            found = self.process.receive(self._wait)
             if "ask" in found:
-                self._process.send(self._answered(found), self._wait)
+                self.process.send(self._answered(found), self._wait)
             elif "at" in found:
                 item = found.get("item")
                 name = str(found["at"])[:100].encode(errors="backslashreplace").decode()
-                self._process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
-                entered = min(time.monotonic(), self._began + self._answered_s + self._whole_s)
-                self._until = max(self._until, entered + self._limit_s)
+                self.process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
+                entered = min(time.monotonic(), self._began + self._answered_s + self.whole_s)
+                self._until = max(self._until, entered + self.limit_s)
                 self._left()  # also check here: while a process sends without a pause, we never wait
             elif "did" in found:
-                self._process.did = found["did"]
+                self.process.did = found["did"]
                 self._left()
             elif found.get("id") != message["id"]:
                 raise _Over("it sent a reply to another call, and {how}; let it write only to its own files")
             elif "reply" in found:
                 return found["reply"]
             elif "wrong" in found or "broken" in found:
-                raise self._process.failed(str(found.get("wrong") or found.get("broken")), lives=True)
+                raise self.process.failed(str(found.get("wrong") or found.get("broken")), lives=True)
             else:
                 raise _Over("it sent an unknown message, and {how}; let it write only to its own files")
 
     def _wait(self, writing: bool) -> None:
-        if not self._process.lives() and not self._process.wait_for(False, 0.0):
+        if not self.process.lives() and not self.process.wait_for(False, 0.0):
             raise _Over("its process {how}", ended=True)  # its child processes may keep the pipe open
-        self._process.wait_for(writing, min(self._left(), _TURN_S))
+        self.process.wait_for(writing, min(self._left(), _TURN_S))
 
     def _left(self) -> float:
         """Return the seconds that are left, and call ``alive`` regularly. Raises ``_Over`` after the time limit."""
         now = time.monotonic()
         if now - self._checked >= _TURN_S:
             self._checked = now
-            self._alive()
+            self.alive()
         left = self._until - now
         if left <= 0:
-            limit = f"{self._limit_s:g} s"
-            raise _Over(f"it took more than {limit} and {{how}}; let it do less at once, or raise {self._setting}")
+            limit = f"{self.limit_s:g} s"
+            raise _Over(f"it took more than {limit} and {{how}}; let it do less at once, or raise {self.setting}")
         return left
 
-    def _answered(self, asked: Mapping[str, Any]) -> bytes:
+    def _answered(self, asked: Message) -> bytes:
         self._asks += 1
         if self._asks > self._asks_max:
             raise _Over(f"it asked more than {self._asks_max} questions in one call, and {{how}}; let it ask less")
@@ -354,7 +359,7 @@ class _Call:
         try:
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise InvalidRequest("a question needs a name and arguments")
-            line = encode({"answer": self._answer(name, arguments)})
+            line = encode({"answer": self.answer(name, arguments)})
         except PASS as error:
             line = encode({"refused": str(error), "error": error.code})
         more = min(time.monotonic() - began, ANSWERS_S - self._answered_s)
