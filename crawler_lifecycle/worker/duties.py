@@ -47,19 +47,22 @@ class Service(Protocol):
         """Work until cancelled. Raises nothing."""
 
 
+@dataclass(eq=False)
 class Duties:
     """Starts the background services. Each is a task of the event loop that ends only with the process."""
 
-    def __init__(self, settings: Settings, health: Health, workflows: Workflows, beside: Beside) -> None:
-        self._settings, self._health, self._workflows, self._beside = settings, health, workflows, beside
+    settings: Settings
+    health: Health
+    workflows: Workflows
+    beside: Beside
 
     async def begin(
         self, client: Client, parts: Mapping[str, Parts], observer: Observer | None, store: Store
     ) -> Waker | None:
         """Start the services of the roles in ``parts``. With an ``observer``, return what wakes runs."""
-        same = SameSettings(store.notes, "worker", fingerprints(self._settings))
-        self._health.beside["settings"] = lambda: {"problem": same.problem}
-        self._beside.start(same.run())
+        same = SameSettings(store.notes, "worker", fingerprints(self.settings))
+        self.health.beside["settings"] = lambda: {"problem": same.problem}
+        self.beside.start(same.run())
         waker = None
         if observer is not None:
             waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store)
@@ -72,38 +75,38 @@ class Duties:
 
     def _observe(self, observer: Observer, store: Store) -> Waker:
         """Start the wake-ups of runs whose tasks changed, and the live counters."""
-        waker = Waker(observer, store.wake_ups, self._workflows.look_now)
+        waker = Waker(observer, store.wake_ups, self.workflows.look_now)
         self._begin("wake_ups", waker)
         self._begin("counting", Counting(observer, store.live_counters))
         return waker
 
     def _release(self, parts: Parts) -> None:
         """Start the removal of finalizers from ended tasks that are recorded, if the cluster uses finalizers."""
-        keeper = kind_of(self._settings.cluster).keeper()
+        keeper = kind_of(self.settings.cluster).keeper()
         if keeper is not None:
             self._begin("releases", Releaser(keeper, parts.store.tasks))
 
     def _call(self, parts: Parts) -> None:
         """Start the calls of runs that wait for places, also of pools that were taken out of the settings."""
-        self._begin("pools", PoolCalls(parts.store.pools, self._workflows.place_free))
+        self._begin("pools", PoolCalls(parts.store.pools, self.workflows.place_free))
 
     async def _audit(self, client: Client, parts: Parts) -> None:
         """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""
-        await _keep_schedule(client, self._settings.audit)
-        repair = self._settings.audit.repair
+        await _keep_schedule(client, self.settings.audit)
+        repair = self.settings.audit.repair
         audit, parents = build_audit(parts), build_parent_audit(parts)
         take_over = functools.partial(audit.take_over, repair=repair)
         searches = [functools.partial(parents.search, what, repair=repair) for what in OWNED]
         searches += [functools.partial(audit.take_over_ended, repair=repair), functools.partial(audit.end_forced)]
         overdue = Overdue(
-            parts.store.overdue, take_over, self._workflows.look_now, searches, note=parts.store.troubles.note_stale
+            parts.store.overdue, take_over, self.workflows.look_now, searches, note=parts.store.troubles.note_stale
         )
         self._begin("overdue", overdue)
-        self._begin("schedules", ScheduleKeeper(parts.store.schedules, self._workflows))
+        self._begin("schedules", ScheduleKeeper(parts.store.schedules, self.workflows))
 
     def _begin(self, name: str, service: Service) -> None:
-        self._health.beside[name] = service.state
-        self._beside.start(service.run())
+        self.health.beside[name] = service.state
+        self.beside.start(service.run())
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
@@ -67,23 +68,19 @@ def _has_no_row(end: KeptEnd, row: RecordedTask | None) -> bool:
     return row.uid is not None or row.status in _ENDS
 
 
+@dataclass(eq=False)
 class Releaser:
     """Releases ended tasks again and again, in the event loop of a worker. Blocking calls run in threads."""
 
-    def __init__(
-        self,
-        keeper: EvidenceKeeper,
-        tasks: TaskReader,
-        *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        turn_s: float = TURN_S,
-    ) -> None:
-        self._keeper = keeper
-        self._tasks = tasks
-        self._clock = clock
-        self._turn_s = self._pause = turn_s
+    keeper: EvidenceKeeper
+    tasks: TaskReader
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    turn_s: float = TURN_S
+
+    def __post_init__(self) -> None:
+        self._pause = self.turn_s
         self._loop = Loop(
-            "the release of ended tasks", turn_s, meanwhile="the cluster keeps them until then", retry_s=RETRY_S
+            "the release of ended tasks", self.turn_s, meanwhile="the cluster keeps them until then", retry_s=RETRY_S
         )
         self._kept = self._unknown = 0
         self._last: float | None = None
@@ -106,7 +103,7 @@ class Releaser:
 
     async def _next(self) -> float:
         released, left = await asyncio.to_thread(self.turn)
-        self._pause = self._turn_s if released else min(self._pause * 1.5, IDLE_S)
+        self._pause = self.turn_s if released else min(self._pause * 1.5, IDLE_S)
         return 0.0 if left else self._pause
 
     def turn(self) -> tuple[int, int]:
@@ -114,9 +111,9 @@ class Releaser:
 
         Raises ``LifecycleError``.
         """
-        kept = self._keeper.kept()
-        rows = {row.key: row for row in self._tasks.recorded_tasks([end.key for end in kept])} if kept else {}
-        ready = releasable(kept, rows, self._clock())
+        kept = self.keeper.kept()
+        rows = {row.key: row for row in self.tasks.recorded_tasks([end.key for end in kept])} if kept else {}
+        ready = releasable(kept, rows, self.clock())
         self._kept, self._last = len(kept), time.monotonic()
         self._report_unknown([end for end in kept if _has_no_row(end, rows.get(end.key))])
         chosen = ready[:PAGE]
@@ -124,7 +121,7 @@ class Releaser:
         for run, ends in groupby(chosen, key=lambda end: rows[end.key].run):
             refs = [TaskRef(rows[end.key].task_id, end.index, end.attempt, end.uid) for end in ends]
             try:
-                self._keeper.release(run, refs)
+                self.keeper.release(run, refs)
                 self.counts[RELEASED] += len(refs)
             except LifecycleError as error:  # continue with the ends of the other runs
                 self.counts[FAILED] += len(refs)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
@@ -100,36 +101,37 @@ def worker(
 NOTIFIED_S = 2.0
 
 
+@dataclass(eq=False)
 class Polling:
     """The SDK workers of one process. ``stack`` releases their resources."""
 
-    def __init__(
-        self, client: Client, settings: Settings, deployment: WorkerDeploymentConfig | None, stack: AsyncExitStack
-    ) -> None:
-        self._client, self._settings, self._deployment, self._stack = client, settings, deployment, stack
+    client: Client
+    settings: Settings
+    deployment: WorkerDeploymentConfig | None
+    stack: AsyncExitStack
+
+    def __post_init__(self) -> None:
         self._workers: list[Worker] = []
         self._own: Worker | None = None
 
     async def roles(self, parts: Mapping[str, Parts]) -> None:
         """Poll the queue of each role."""
         for role, its in parts.items():
-            most = self._settings.webhooks.at_once if role == WEBHOOKS else self._settings.worker.threads
+            most = self.settings.webhooks.at_once if role == WEBHOOKS else self.settings.worker.threads
             threads = self._threads(most, role)
-            await self._begin(
-                worker(self._client, role, its, self._settings.worker, threads, self._deployment, most=most)
-            )
+            await self._begin(worker(self.client, role, its, self.settings.worker, threads, self.deployment, most=most))
 
     async def plans(self, parts: Parts, plans: UsersCode) -> None:
         """Poll the queue of the users' objects in this process, and the queue of users' functions."""
-        settings = self._settings.worker
+        settings = self.settings.worker
         threads = self._threads(settings.threads, "plans-own")
         # Without a deployment version: the object is in this process, whichever build is current.
-        await self._begin(worker(self._client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
+        await self._begin(worker(self.client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
         self._own = self._workers.pop()
-        most, queue = self._settings.plans.functions, functions_queue(self._settings.plans.queue)
+        most, queue = self.settings.plans.functions, functions_queue(self.settings.plans.queue)
         # As many calls at once as there may be processes: no call waits for a free process.
         threads = self._threads(most, "functions")
-        await self._begin(worker(self._client, PLANS, parts, settings, threads, self._deployment, queue, most))
+        await self._begin(worker(self.client, PLANS, parts, settings, threads, self.deployment, queue, most))
 
     async def leave(self, moving: Awaitable[None] | None = None) -> None:
         """Take no more work, and let running activities end within the grace time. ``moving`` notifies managers.
@@ -148,10 +150,10 @@ class Polling:
         await asyncio.gather(self._own.shutdown(), notifying)
 
     def _threads(self, most: int, name: str) -> ThreadPoolExecutor:
-        return self._stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix=name))
+        return self.stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix=name))
 
     async def _begin(self, polling: Worker) -> None:
-        self._workers.append(await self._stack.enter_async_context(polling))
+        self._workers.append(await self.stack.enter_async_context(polling))
 
 
 #: Seconds that activities wait in Temporal's queue before starts are paced, the longest pause before a start, and the

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from crawler_lifecycle.activities import meters
@@ -37,24 +38,19 @@ RETRY_S = (1.0, 30.0)
 NOTICED, COALESCED, SENT, FAILED = "noticed", "coalesced", "sent", "failed"
 
 
+@dataclass(eq=False)
 class Waker:
     """Sends wake-ups for the changes that one observer notices.
 
     ``wake`` sends ``look_now`` to a workflow id, and returns whether that workflow is open.
     """
 
-    def __init__(
-        self,
-        observer: Observer,
-        store: WakeUpStore,
-        wake: Callable[[str], Awaitable[bool]],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._observer = observer
-        self._store = store
-        self._wake = wake
-        self._clock = clock
+    observer: Observer
+    store: WakeUpStore
+    wake: Callable[[str], Awaitable[bool]]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._wakes = Wakes()
         self._at_once = asyncio.Semaphore(SIGNALS_AT_ONCE)
         self._bell = asyncio.Event()
@@ -66,7 +62,7 @@ class Waker:
 
     def health(self) -> ObserverHealth:
         """Return the health of the observer."""
-        return self._observer.health()
+        return self.observer.health()
 
     def state(self) -> Mapping[str, object]:
         """Return the present state, for a probe."""
@@ -81,7 +77,7 @@ class Waker:
             if self._take(run_id, at) and not ended.is_set():
                 loop.call_soon_threadsafe(self._bell.set)
 
-        thread = threading.Thread(target=self._observer.watch, args=(changed, ended), name="observer", daemon=True)
+        thread = threading.Thread(target=self.observer.watch, args=(changed, ended), name="observer", daemon=True)
         thread.start()
         try:
             await Loop("handling noticed changes", 0.0, retry_s=RETRY_S).run(self._turn)
@@ -102,25 +98,25 @@ class Waker:
     async def _turn(self) -> None:
         """Wait for a change or a due wake-up, at most ``HEALTH_S`` seconds; then send the wake-ups that are due."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(max(self._wakes.next_at() - self._clock(), 0.0), HEALTH_S)):
+            async with asyncio.timeout(min(max(self._wakes.next_at() - self.clock(), 0.0), HEALTH_S)):
                 await self._bell.wait()
         self._bell.clear()
         with self._lock:
             noticed, self._noticed = self._noticed, {}
             notices, self._notices = self._notices, 0
-        now, delay = self._clock(), self.health().place * STAGGER_S
+        now, delay = self.clock(), self.health().place * STAGGER_S
         fresh = sum(self._wakes.changed(run_id, at, now, delay) for run_id, at in noticed.items())
         self._count(NOTICED, notices)
         self._count(COALESCED, notices - fresh)
         meters.observer_up(self.health().up)
-        while due := self._wakes.due(self._clock()):
+        while due := self._wakes.due(self.clock()):
             await self._serve(due)
 
     async def _serve(self, due: list[int]) -> None:
         """Decide by the present rows which of these runs to wake, and send the signals."""
         try:
-            standings = await asyncio.to_thread(self._store.wake_targets, due)
-            wakes = self._wakes.decide(due, standings, self._clock())
+            standings = await asyncio.to_thread(self.store.wake_targets, due)
+            wakes = self._wakes.decide(due, standings, self.clock())
         except Exception as error:  # back off for each run, not for the whole loop
             self._failures.failed(error)
             for run_id in due:
@@ -136,17 +132,17 @@ class Waker:
         """Send one signal. Return the error of the call; ``None`` if Temporal answered."""
         try:
             async with self._at_once:
-                heard = await self._wake(wake.workflow_id)
+                heard = await self.wake(wake.workflow_id)
         except Exception as error:
             self._failed(wake.run_id)
             return error
-        self._wakes.sent(wake, self._clock(), heard=heard)
+        self._wakes.sent(wake, self.clock(), heard=heard)
         if heard:
             self._count(SENT, 1)
         return None
 
     def _failed(self, run_id: int) -> None:
-        self._wakes.failed(run_id, self._clock())
+        self._wakes.failed(run_id, self.clock())
         self._count(FAILED, 1)
 
     def _count(self, what: str, by: int) -> None:
