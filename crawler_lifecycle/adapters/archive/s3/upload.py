@@ -43,6 +43,8 @@ _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
 
 logger = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
+#: What S3 says about an object.
+Found = Mapping[str, Any]
 
 
 def part_bytes(bytes_max: int) -> int:
@@ -88,7 +90,7 @@ class Upload:
         self._size = 0
         self._crc = 0
         self._whole_etag = ""
-        self._answered: Mapping[str, Any] = {}
+        self._answered: Found = {}
         self._export_id = uuid.uuid4().hex
         self._metadata = {EXPORT_ID: self._export_id}
 
@@ -188,7 +190,7 @@ class Upload:
     def _head(self) -> Any:
         return self._call(lambda: self._client.head_object(**self._where, ChecksumMode="ENABLED"))
 
-    def _is_ours(self, head: Mapping[str, Any]) -> bool:
+    def _is_ours(self, head: Found) -> bool:
         metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
         if EXPORT_ID in metadata:
             return bool(metadata[EXPORT_ID] == self._export_id)
@@ -203,7 +205,7 @@ class Upload:
                 logger.warning("%s: cannot be read (%s)", self._url, code_of(error))
             return False
 
-    def _verify(self, head: Mapping[str, Any], sha256: str) -> None:
+    def _verify(self, head: Found, sha256: str) -> None:
         if not self._is_ours(head):
             raise NotDelivered(f"{self._url}: another export put its archive here at the same moment")
         if wrong := self._wrong(head, sha256):
@@ -211,7 +213,7 @@ class Upload:
             self._call(lambda: self._client.delete_object(**self._where))
             raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
 
-    def _wrong(self, head: Mapping[str, Any], sha256: str) -> str | None:
+    def _wrong(self, head: Found, sha256: str) -> str | None:
         """Return how the object differs from what was sent, or ``None``.
 
         Compares its size, its ETag, and the checksums that S3 has of the whole object.
@@ -262,7 +264,7 @@ class Upload:
         return False
 
 
-def _fits(answer: Mapping[str, Any], etag: str) -> bool:
+def _fits(answer: Found, etag: str) -> bool:
     """Return whether a returned ETag is the expected one. An ETag that is no comparable digest counts as expected.
 
     Objects under KMS or customer keys have other ETags, and some services use digests of another form.
@@ -369,7 +371,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
                 raise
 
 
-def _server_time(answer: Mapping[str, Any]) -> datetime:
+def _server_time(answer: Found) -> datetime:
     try:
         return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, ValueError):
