@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,6 +44,7 @@ _VERSIONED = msgspec.json.Decoder(_Versioned)
 _KINDS = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 
 
+@dataclass(eq=False)
 class Watch:
     """An open stream of changes: iterate over it, and close it. It ends when the server or ``close`` ends it.
 
@@ -51,8 +53,12 @@ class Watch:
     server sends in the stream.
     """
 
-    def __init__(self, asked: Asked, response: BaseHTTPResponse, call: Call, ended: Callable[[Call], None]) -> None:
-        self._asked, self._response, self._call, self._ended = asked, response, call, ended
+    asked: Asked
+    response: BaseHTTPResponse
+    call: Call
+    ended: Callable[[Call], None]
+
+    def __post_init__(self) -> None:
         self._events = self._read()
         self._closed = False
 
@@ -76,7 +82,7 @@ class Watch:
     def close(self) -> None:
         """End the watch, from any thread; repeated calls do no harm. A waiting reader sees the end at once."""
         self._closed = True
-        self._call.cut()
+        self.call.cut()
         try:
             self._events.close()
         except ValueError:  # another thread reads it, sees the end, and closes it
@@ -84,8 +90,8 @@ class Watch:
         self._finish()
 
     def _finish(self) -> None:
-        self._ended(self._call)
-        self._response.close()
+        self.ended(self.call)
+        self.response.close()
 
     def _read(self) -> Generator[WatchEvent, None, None]:
         try:
@@ -100,16 +106,16 @@ class Watch:
             *lines, rest = (rest + part).split(b"\n")
             yield from filter(None, lines)
             if len(rest) > LINE_MAX:
-                raise unreadable(self._asked, f"an event has more than {LINE_MAX} bytes")
+                raise unreadable(self.asked, f"an event has more than {LINE_MAX} bytes")
         if self._closed:
             return
-        if self._call.overdue:
-            raise errors.no_answer(self._asked, "the stream did not end within its time limit")
+        if self.call.overdue:
+            raise errors.no_answer(self.asked, "the stream did not end within its time limit")
         if rest:
-            raise errors.no_answer(self._asked, "the stream was interrupted inside an event")
+            raise errors.no_answer(self.asked, "the stream was interrupted inside an event")
 
     def _parts(self) -> Iterator[bytes]:
-        response = self._response
+        response = self.response
         try:
             if response.chunked:
                 yield from response.read_chunked()
@@ -117,22 +123,22 @@ class Watch:
                 while part := response.read1(64 * 1024):
                     yield part
         except BROKEN as error:
-            if self._closed or self._call.overdue:
+            if self._closed or self.call.overdue:
                 return  # we closed it; ``_lines`` decides whether this is an error
             silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             what = "the stream was silent for too long" if silent else f"the stream was interrupted: {error}"
-            raise errors.no_answer(self._asked, what) from error
+            raise errors.no_answer(self.asked, what) from error
 
     def _event(self, line: bytes) -> WatchEvent:
-        kind, data = decode_event(line, self._asked)
+        kind, data = decode_event(line, self.asked)
         if kind == "ERROR":
             body = errors.decode_status(data)
             code = body.code or (410 if body.reason in ("Expired", "Gone") else 500)
-            raise errors.from_status(self._asked, code, body)
+            raise errors.from_status(self.asked, code, body)
         if kind not in _KINDS:
-            raise unreadable(self._asked, f"an event has the unknown type {kind[:60]!r}")
+            raise unreadable(self.asked, f"an event has the unknown type {kind[:60]!r}")
         try:
             version = _VERSIONED.decode(data).metadata.resourceVersion
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise unreadable(self._asked, f"an event's object has no resourceVersion: {error}") from error
+            raise unreadable(self.asked, f"an event's object has no resourceVersion: {error}") from error
         return WatchEvent(kind, data, version)

@@ -163,8 +163,8 @@ def test_events_before_the_end_are_not_lost_by_it(api: Api, server: FakeApiServe
 
 def test_silence_is_noticed(server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
     stream = jobs(silence_s=PATIENT_S)
-    assert stream._call._socket is not None
-    stream._call._socket.settimeout(0.3)  # as with a shorter limit, but for the head, which may take its time
+    assert stream.call._socket is not None
+    stream.call._socket.settimeout(0.3)  # as with a shorter limit, but for the head, which may take its time
     with pytest.raises(NoAnswer, match="silent for too long"):
         next(stream)
     assert server.count("GET", "watch=true") == 1
@@ -200,14 +200,14 @@ def test_another_thread_ends_it_between_two_events(
     api.post(api.jobs_path(), job("a"))
     assert _told(next(stream)) == ("ADDED", "a")
     closing, read = threading.Event(), threading.Event()
-    really = stream._response.close
+    really = stream.response.close
 
     def close() -> None:
         closing.set()
         read.wait(60)
         really()
 
-    monkeypatch.setattr(stream._response, "close", close)
+    monkeypatch.setattr(stream.response, "close", close)
     closer = threading.Thread(target=stream.close)
     closer.start()
     try:
