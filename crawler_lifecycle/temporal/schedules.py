@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -122,18 +123,18 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
     return wanted
 
 
+@dataclass(eq=False)
 class ScheduleKeeper:
     """Keeps Temporal in line with the schedules of the database, in the event loop of a worker or gateway.
 
     Blocking calls run in threads.
     """
 
-    def __init__(
-        self, store: ScheduleStore, workflows: Workflows, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
-        self._store = store
-        self._workflows = workflows
-        self._clock = clock
+    store: ScheduleStore
+    workflows: Workflows
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
         self._after = 0
         self._loop = Loop("the comparison of schedules with Temporal", TURN_S)
         self.counts: Counter[str] = Counter()
@@ -153,7 +154,7 @@ class ScheduleKeeper:
         ``FAILED_MAX`` errors the turn ends early, and the next turn continues after it.
         """
         errors = list[Exception]()
-        page = await asyncio.to_thread(self._store.list_schedules, self._after, PAGE, deleted=True)
+        page = await asyncio.to_thread(self.store.list_schedules, self._after, PAGE, deleted=True)
         self._after = page[-1].schedule_id if len(page) == PAGE else 0
         for row in page:
             if row.deleted_at is not None and row.told is None:
@@ -176,10 +177,10 @@ class ScheduleKeeper:
 
         Raises the store's errors (``LifecycleError``) and ``TemporalUnavailable``.
         """
-        row = await asyncio.to_thread(self._store.get_schedule, name)
+        row = await asyncio.to_thread(self.store.get_schedule, name)
         if row is None:
             return
-        async with self._workflows.asking() as client:
+        async with self.workflows.asking() as client:
             handle = client.get_schedule_handle(temporal_schedule_id(name))
             if row.deleted_at is not None:
                 with allowing(RPCStatusCode.NOT_FOUND):
@@ -188,7 +189,7 @@ class ScheduleKeeper:
                 return
             found = await _described(handle)
         row = await self._taken_over(row, found)
-        spec, now = ScheduleSpec.read(row.definition), self._clock()
+        spec, now = ScheduleSpec.read(row.definition), self.clock()
         await self._note(row, spec)
         ended = spec.end_at is not None and next(spec.due_times(now, now + AHEAD), None) is None
         report = row.trouble if row.told == row.revision else None
@@ -204,7 +205,7 @@ class ScheduleKeeper:
 
         Return the words for a person's change that this undid; ``None`` if there was none.
         """
-        async with self._workflows.asking() as client:
+        async with self.workflows.asking() as client:
             if found is None:
                 with suppress(ScheduleAlreadyRunningError):  # another worker or gateway has just created it
                     await client.create_schedule(temporal_schedule_id(name), wanted)
@@ -218,7 +219,7 @@ class ScheduleKeeper:
 
     async def _write(self, row: ScheduleRow, sent: int | None, report: str | None, ended_at: datetime | None) -> None:
         if (sent, report, ended_at) != (row.told, row.trouble, row.ended_at):
-            write = self._store.told_schedule
+            write = self.store.told_schedule
             await asyncio.to_thread(write, row.schedule_id, sent, trouble=report, ended_at=ended_at)
 
     async def _taken_over(self, row: ScheduleRow, found: ScheduleDescription | None) -> ScheduleRow:
@@ -231,15 +232,15 @@ class ScheduleKeeper:
         words = "" if digest else state.note
         reason = f"paused in Temporal: {words or 'without a reason'}" if state.paused else None
         log.warning("schedule %s was %s in Temporal", row.name, "paused" if state.paused else "resumed")
-        at = found.info.last_updated_at or self._clock()
-        return await asyncio.to_thread(self._store.pause_schedule, row.name, reason, at)
+        at = found.info.last_updated_at or self.clock()
+        return await asyncio.to_thread(self.store.pause_schedule, row.name, reason, at)
 
     async def _note(self, row: ScheduleRow, spec: ScheduleSpec) -> None:
-        now = self._clock()
+        now = self.clock()
         until = settled_until(spec, now)
         if next(spec.due_times(row.checked_until, until), None) is None and until - row.checked_until < QUIET:
             return
-        noted = await asyncio.to_thread(note_unfired, self._store, row, now)
+        noted = await asyncio.to_thread(note_unfired, self.store, row, now)
         self.counts["missed"] += noted.missed
 
 
