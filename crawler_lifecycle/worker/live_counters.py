@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import RunNotFound
@@ -30,26 +31,22 @@ FORGET_S = 3600.0
 _Key = tuple[RunRef, int, int]
 
 
+@dataclass(eq=False)
 class Counting:
     """Records counters again and again, in the event loop of a worker. Blocking calls run in threads.
 
     If several observers watch one local cluster, only the first one counts. When it ends, the next one takes over.
     """
 
-    def __init__(
-        self,
-        observer: Observer,
-        store: LiveCounterStore,
-        *,
-        turn_s: float = TURN_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._observer = observer
-        self._store = store
-        self._clock = clock
+    observer: Observer
+    store: LiveCounterStore
+    turn_s: float = TURN_S
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._written: dict[_Key, tuple[Counters, float]] = {}
         self._raised = 0
-        self._loop = Loop("recording live counters", turn_s, meanwhile="each look records the counters too")
+        self._loop = Loop("recording live counters", self.turn_s, meanwhile="each look records the counters too")
 
     def state(self) -> Mapping[str, object]:
         """Return the present state, for a probe."""
@@ -65,11 +62,11 @@ class Counting:
         Raises the error of the read, or the last error of a write. A write that fails does not stop the writes for the
         other runs.
         """
-        health = self._observer.health()
+        health = self.observer.health()
         if not health.up or health.place:
             return
-        read = self._observer.counted()
-        now, news = self._clock(), defaultdict[RunRef, list[Counted]](list)
+        read = self.observer.counted()
+        now, news = self.clock(), defaultdict[RunRef, list[Counted]](list)
         for one in read:
             known = self._written.get(_key(one))
             if known is not None and known[0] == one.counters:
@@ -91,7 +88,7 @@ class Counting:
             page = counted[start : start + PAGE]
             # The database may be restored or a different one, and lack the run: audits report that.
             with contextlib.suppress(RunNotFound):
-                self._raised += self._store.record_counts(run, page)
+                self._raised += self.store.record_counts(run, page)
             self._written |= {_key(one): (one.counters, now) for one in page}
 
 
