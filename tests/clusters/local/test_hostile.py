@@ -169,7 +169,7 @@ def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(bench: Bench, name: str, h
     assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING or name == "spec.json"
     bench.cluster.stop(run_ref(RUN), task)
     bench.cluster.kill(run_ref(RUN), task)
-    runs = bench.cluster._folder(run_ref(RUN), bench.ref())
+    runs = folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref())
     wait_until(lambda: runs.named() == ([], []))
     assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (Phase.ENDED, Phase.GONE) or (
         name == "spec.json"
@@ -389,9 +389,9 @@ print("last words", flush=True)
 def test_names_are_those_of_a_task_and_no_other(bench: Bench) -> None:
     bench.start(DOUBLE_FORK + "time.sleep(300)\n")  # what a crawler leaves at its end is killed
     daemon = int((bench.folder() / "files/daemon").read_text())
-    supervisors, crawlers = bench.cluster._folder(run_ref(RUN), bench.ref()).named()
+    supervisors, crawlers = folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named()
     assert [one.pid for one in supervisors] == [bench.supervisor().pid]
     assert daemon in {one.pid for one in crawlers}
     assert os.getpid() not in {one.pid for one in crawlers}
-    assert bench.cluster._folder(run_ref(RUN), bench.ref()).named("another") == ([], [])
-    assert bench.cluster._folder(run_ref(RUN), TaskRef(1001, 1, 1)).named() == ([], [])
+    assert folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named("another") == ([], [])
+    assert folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), TaskRef(1001, 1, 1)).named() == ([], [])
