@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from temporalio import activity
-
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.reconciliation import ref_of
-from crawler_lifecycle.activities.shared import Clock, Counts, alive, beating, push_event, utc_now
+from crawler_lifecycle.activities.shared import Clock, Counts, activity_named, alive, beating, push_event, utc_now
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
@@ -187,7 +185,7 @@ class CancellationActivities:
     notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
-    @activity.defn(name="record_stop", no_thread_cancel_exception=True)
+    @activity_named("record_stop")
     def record_stop(self, order: RecordStop) -> StopIntent | None:
         """Record the stop, and then ask or kill the tasks at once. The run becomes STOPPING. Returns the recorded stop.
 
@@ -213,7 +211,7 @@ class CancellationActivities:
         except Exception as error:  # the next step or the next try asks again, and reports what it meets
             log.warning("the tasks of run %d were not asked at once to end: %s", fence.run_id, error)
 
-    @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)
+    @activity_named("cancel_queued_tasks")
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
         """Cancel the tasks that were never deployed.
 
@@ -223,7 +221,7 @@ class CancellationActivities:
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))
 
-    @activity.defn(name="k8_stop_task", no_thread_cancel_exception=True)
+    @activity_named("k8_stop_task")
     def k8_stop_task(self, fence: Fence) -> StopReport:
         """Ask each active task of the run to end gracefully. Each asked task becomes STOPPING.
 
@@ -234,7 +232,7 @@ class CancellationActivities:
         with beating():
             return StopPass(self, fence, force=False).run()
 
-    @activity.defn(name="add_cancellation_log_to_db", no_thread_cancel_exception=True)
+    @activity_named("add_cancellation_log_to_db")
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
         """Ensure that the cancellation log has a row for each stop by a person, with the time when we acted on it.
 
@@ -245,7 +243,7 @@ class CancellationActivities:
                 self.stops.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence)
         self.stops.acted_on_stop(order.fence, self.clock())
 
-    @activity.defn(name="k8_stop_pod", no_thread_cancel_exception=True)
+    @activity_named("k8_stop_pod")
     def k8_stop_pod(self, fence: Fence) -> StopReport:
         """End by force each active task of the run, with everything that it started. Several tasks are killed at a
         time.
@@ -255,7 +253,7 @@ class CancellationActivities:
         with beating():
             return StopPass(self, fence, force=True).run()
 
-    @activity.defn(name="signal_pusher_stopped", no_thread_cancel_exception=True)
+    @activity_named("signal_pusher_stopped")
     def signal_pusher_stopped(self, fence: Fence) -> None:
         """Notify the front end that the run was stopped, so that it closes its dialog.
 

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from temporalio import activity
-
 from crawler_lifecycle.domain.coverage import Expected
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotDelivered, NotInThisState
 from crawler_lifecycle.domain.names import (
@@ -25,7 +23,7 @@ from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import Catalogue, EventSink, FileArchive, Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 
-from .shared import alive, beating, push_event, reporting, send_event
+from .shared import activity_named, alive, beating, push_event, reporting, send_event
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -76,7 +74,7 @@ class CompletionActivities:
     catalogue: Catalogue
     notifiers: Sequence[Notifier]
 
-    @activity.defn(name="update_run_status", no_thread_cancel_exception=True)
+    @activity_named("update_run_status")
     def update_run_status(self, fence: Fence) -> RunEnded:
         """Set the run's verdict from its tasks, once per attempt.
 
@@ -106,7 +104,7 @@ class CompletionActivities:
             stop=ended.stop,
         )
 
-    @activity.defn(name="initiate_export_signal", no_thread_cancel_exception=True)
+    @activity_named("initiate_export_signal")
     def initiate_export_signal(self, fence: Fence) -> int:
         """Notify data pipelines that the run ended and its data can be exported. Returns the event's sequence number.
 
@@ -119,7 +117,7 @@ class CompletionActivities:
         self._send_earlier_ends(fence)
         return send_event(self.events, event, self.sink.send, self.sink.name).seq
 
-    @activity.defn(name="deliver_event", no_thread_cancel_exception=True)
+    @activity_named("deliver_event")
     def deliver_event(self, key: str) -> None:
         """Deliver a recorded event to the data pipelines: the end of a manager or a graph.
 
@@ -175,7 +173,7 @@ class CompletionActivities:
         found = self.files.files(fence.run, [ref for of, ref in refs if of > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
 
-    @activity.defn(name="export_supporting_files", no_thread_cancel_exception=True)
+    @activity_named("export_supporting_files")
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
         """Zip the supporting files of all tasks of the run into the archive. Returns ``None`` when there are none.
 
@@ -203,7 +201,7 @@ class CompletionActivities:
         self.exports.record_export(fence, "exported", result, result.note)
         return result
 
-    @activity.defn(name="resend_pushes", no_thread_cancel_exception=True)
+    @activity_named("resend_pushes")
     def resend_pushes(self, fence: Fence) -> int:
         """Push the undelivered events of this attempt again. Returns their number. A ``run.changed`` event is left out
         if a newer one exists.

@@ -36,7 +36,7 @@ from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Resting
 
 from .reconciliation import LookStep, ref_of
 from .retries import Policies
-from .shared import Clock, Counts, beating, ordered_at, push_event, reporting, utc_now
+from .shared import Clock, Counts, activity_named, beating, ordered_at, push_event, reporting, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -129,7 +129,7 @@ class DeploymentActivities:
     policies: Policies
     clock: Clock = utc_now
 
-    @activity.defn(name="run_scheduled_crawler", no_thread_cancel_exception=True)
+    @activity_named("run_scheduled_crawler")
     def run_scheduled_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first tasks of a scheduled run through the scheduler service.
 
@@ -137,7 +137,7 @@ class DeploymentActivities:
         """
         return self._deploy(order, scheduled=True)
 
-    @activity.defn(name="run_onetime_crawler", no_thread_cancel_exception=True)
+    @activity_named("run_onetime_crawler")
     def run_onetime_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first tasks of a manual or API run through the scheduler service.
 
@@ -145,7 +145,7 @@ class DeploymentActivities:
         """
         return self._deploy(order, scheduled=False)
 
-    @activity.defn(name="deploy_queued_tasks", no_thread_cancel_exception=True)
+    @activity_named("deploy_queued_tasks")
     def deploy_queued_tasks(self, order: Deploy) -> DeployReport:
         """Deploy further QUEUED tasks, as many as the limit of active tasks allows.
 
@@ -286,7 +286,7 @@ class DeploymentActivities:
         step.record(state, look, source, resumed=source == "resume")
         step.apply(source, look)
 
-    @activity.defn(name="get_main_job_status", no_thread_cancel_exception=True)
+    @activity_named("get_main_job_status")
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
         """Ask the cluster whether the main task has started. Until then the activity fails, and Temporal retries it.
 
@@ -352,7 +352,7 @@ class DeploymentActivities:
         category = ApplicationErrorCategory.BENIGN
         return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
 
-    @activity.defn(name="update_run_started", no_thread_cancel_exception=True)
+    @activity_named("update_run_started")
     def update_run_started(self, order: Started) -> RunStatus:
         """Change the run from INITIALIZING to PROCESSING.
 
@@ -360,7 +360,7 @@ class DeploymentActivities:
         """
         return self.deployment.mark_started(order.fence, order.started_at, order.next_look_at)
 
-    @activity.defn(name="signal_pusher_started", no_thread_cancel_exception=True)
+    @activity_named("signal_pusher_started")
     def signal_pusher_started(self, fence: Fence) -> None:
         """Notify the front end that the run started (or failed to), so that it closes its dialog.
 
@@ -379,7 +379,7 @@ class DeploymentActivities:
         event = self.events.append_event(fence, EVENT_RUN_STARTED, key, body)
         push_event(self.events, event, self.notifiers)
 
-    @activity.defn(name="requeue_ended_tasks", no_thread_cancel_exception=True)
+    @activity_named("requeue_ended_tasks")
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
         """After a resume, insert new QUEUED rows for the tasks that did not succeed. The old rows point to the new
         ones.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.activities.graphs.graphs import checked_run, crawl_request
@@ -34,7 +33,7 @@ from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow, Tar
 
 from . import meters
 from .child_runs import ERROR_MAX, ChildRuns
-from .shared import Clock, alive, beating, there, utc_now
+from .shared import Clock, activity_named, alive, beating, there, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.graphs.graphs import GraphStore
@@ -70,7 +69,7 @@ class DueActivities:
     children: ChildRuns
     clock: Clock = utc_now
 
-    @activity.defn(name="decide_due", no_thread_cancel_exception=True)
+    @activity_named("decide_due")
     def decide_due(self, order: DueOrder) -> DueDecided | None:
         """Record the decision about a due time. Begin its target if it does not have to wait.
 
@@ -96,7 +95,7 @@ class DueActivities:
         spec = ScheduleSpec.read(self._schedule(firing.name).definition)
         return firing.decision is Decision.QUEUED and spec.overlap is Overlap.STOP_PREVIOUS and firing.asked_by is None
 
-    @activity.defn(name="stop_previous_due", no_thread_cancel_exception=True)
+    @activity_named("stop_previous_due")
     def stop_previous_due(self, due_id: int) -> bool:
         """Record the stop of the previous target, and notify its workflow. Returns whether that target has its verdict.
 
@@ -116,7 +115,7 @@ class DueActivities:
             self._stop(previous.target, f"schedule/{firing.name}", intent)
         return False
 
-    @activity.defn(name="begin_due", no_thread_cancel_exception=True)
+    @activity_named("begin_due")
     def begin_due(self, due_id: int) -> TargetRef | None:
         """Begin the target of a due time after the previous target has its verdict.
 

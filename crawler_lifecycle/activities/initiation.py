@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
@@ -14,6 +13,8 @@ from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner, RunHandle
+
+from .shared import activity_named
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.additions import AdditionStore
@@ -60,7 +61,7 @@ class InitiationActivities:
     directory: WorkflowDirectory
     catalogue: Catalogue
 
-    @activity.defn(name="create_history_id", no_thread_cancel_exception=True)
+    @activity_named("create_history_id")
     def create_history_id(self, order: CreateHistory) -> RunHandle:
         """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption, reserved runs).
 
@@ -84,7 +85,7 @@ class InitiationActivities:
         except QuotaReached as error:
             raise ApplicationError(str(error), type=error.code, non_retryable=True) from None
 
-    @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)
+    @activity_named("add_workflow_id")
     def add_workflow_id(self, order: AddWorkflowId) -> None:
         """Record the workflow's id as a property of the run. A stop or a resume finds the workflow by this id.
 
@@ -94,7 +95,7 @@ class InitiationActivities:
         self.initiation.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
         self.directory.has_begun(order.workflow_id)
 
-    @activity.defn(name="add_tasks", no_thread_cancel_exception=True)
+    @activity_named("add_tasks")
     def add_tasks(self, order: AddToRun) -> TasksAdded:
         """Append child tasks to a live run. After the next look they are deployed into free slots.
 

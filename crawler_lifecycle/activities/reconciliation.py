@@ -14,10 +14,17 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from temporalio import activity
-
 from crawler_lifecycle import redaction
-from crawler_lifecycle.activities.shared import Clock, Counts, beating, ordered_at, push_event, reporting, utc_now
+from crawler_lifecycle.activities.shared import (
+    Clock,
+    Counts,
+    activity_named,
+    beating,
+    ordered_at,
+    push_event,
+    reporting,
+    utc_now,
+)
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -121,12 +128,12 @@ class ReconciliationActivities:
     retries: RetryStore
     clock: Clock = utc_now
 
-    @activity.defn(name="get_active_running_tasks", no_thread_cancel_exception=True)
+    @activity_named("get_active_running_tasks")
     def get_active_running_tasks(self, run_id: int) -> ActiveReport:
         """Return the run's tasks by status, from the database. Second execution: reads again."""
         return ActiveReport(Counts.of(self.tasks.count_tasks(run_id)))
 
-    @activity.defn(name="get_history_statuses_to_sync", no_thread_cancel_exception=True)
+    @activity_named("get_history_statuses_to_sync")
     def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:
         """Do one complete look at the cluster, compare it with the database, and stage the differences.
 
@@ -177,7 +184,7 @@ class ReconciliationActivities:
         """Record why a look cannot be done or recorded, from its first try on."""
         self.looks.record_look_error(fence, error, ordered_at())
 
-    @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)
+    @activity_named("get_bulk_task_history_data")
     def get_bulk_task_history_data(self, fence: Fence) -> int:
         """Fetch debugging information (log tail, counters, memory) about the tasks that ended, and stage it. Returns
         their number.
@@ -187,7 +194,7 @@ class ReconciliationActivities:
         with beating(), reporting(self._note_error, fence):
             return LookStep(self.looks, self.cluster, fence).fetch_details()
 
-    @activity.defn(name="reconcile_tasks", no_thread_cancel_exception=True)
+    @activity_named("reconcile_tasks")
     def reconcile_tasks(self, fence: Fence) -> int:
         """Write the staged debugging information into the task history. Returns the number of tasks.
 
@@ -196,7 +203,7 @@ class ReconciliationActivities:
         with reporting(self._note_error, fence):
             return self.looks.apply_details(fence)
 
-    @activity.defn(name="sync_statuses", no_thread_cancel_exception=True)
+    @activity_named("sync_statuses")
     def sync_statuses(self, order: Sync) -> Synced:
         """Record the staged statuses, with transitions and corrections, in one transaction.
 
@@ -206,7 +213,7 @@ class ReconciliationActivities:
             counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
         return Synced(counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers))
 
-    @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)
+    @activity_named("signal_pusher_changed")
     def signal_pusher_changed(self, fence: Fence) -> None:
         """Push the run's newest ``run.changed`` event to the front end.
 
@@ -216,7 +223,7 @@ class ReconciliationActivities:
         if event is not None:
             push_event(self.events, event, self.notifiers)
 
-    @activity.defn(name="count_alive_tasks", no_thread_cancel_exception=True)
+    @activity_named("count_alive_tasks")
     def count_alive_tasks(self, run_id: int) -> Counts:
         """Count the active and the queued tasks. If there are none, the run is over.
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from temporalio import activity
-
-from crawler_lifecycle.activities.shared import Counts, alive, ordered_at, reporting
+from crawler_lifecycle.activities.shared import Counts, activity_named, alive, ordered_at, reporting
 from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry, Retries, budget_of, next_try, resolved
 from crawler_lifecycle.domain.run import RunRequest
@@ -81,7 +79,7 @@ class RetryActivities:
     tasks: TaskReader
     policies: Policies
 
-    @activity.defn(name="retry_ended_tasks", no_thread_cancel_exception=True)
+    @activity_named("retry_ended_tasks")
     def retry_ended_tasks(self, fence: Fence) -> RetryReport:
         """Insert QUEUED rows for the tasks that ended without success and that the policy tries again: some pages.
 

@@ -39,6 +39,12 @@ log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def activity_named(name: str) -> Callable[[F], F]:
+    """Return the decorator of an activity with this name. The SDK raises no exception in its thread (see ``alive``)."""
+    return activity.defn(name=name, no_thread_cancel_exception=True)
 
 
 def utc_now() -> datetime:

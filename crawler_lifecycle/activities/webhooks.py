@@ -29,7 +29,7 @@ from crawler_lifecycle.ports.webhooks import (
 )
 
 from . import meters
-from .shared import Clock, beating, utc_now
+from .shared import Clock, activity_named, beating, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.webhooks import WebhookStore
@@ -89,7 +89,7 @@ class WebhookActivities:
     clock: Clock = utc_now
     shift_s: float = SHIFT_S
 
-    @activity.defn(no_thread_cancel_exception=True)
+    @activity_named("follow_webhook")
     def follow_webhook(self, order: WebhookOrder) -> Following:
         """Deliver the events after the webhook's recorded position, and then new events, for up to ``shift_s`` seconds.
 

@@ -14,10 +14,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from temporalio import activity
-
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.shared import Clock, alive, beating, utc_now
+from crawler_lifecycle.activities.shared import Clock, activity_named, alive, beating, utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import (
     AuditFinding,
@@ -92,7 +90,7 @@ class AuditActivities:
 
     # --- the cluster ------------------------------------------------------------------------------------------------
 
-    @activity.defn(name="audit_cluster", no_thread_cancel_exception=True)
+    @activity_named("audit_cluster")
     def audit_cluster(self, page: AuditPage) -> AuditPart:
         """Compare a page of the cluster's tasks with the rows, and end tasks without an owner.
 
@@ -151,7 +149,7 @@ class AuditActivities:
 
     # --- runs that are open -----------------------------------------------------------------------------------------
 
-    @activity.defn(name="audit_runs", no_thread_cancel_exception=True)
+    @activity_named("audit_runs")
     def audit_runs(self, page: AuditPage) -> AuditPart:
         """Compare a page of live runs with their workflows, and start a workflow for each run that has none.
 
@@ -271,7 +269,7 @@ class AuditActivities:
 
     # --- workflows that are open ------------------------------------------------------------------------------------
 
-    @activity.defn(name="audit_workflows", no_thread_cancel_exception=True)
+    @activity_named("audit_workflows")
     def audit_workflows(self, page: AuditPage) -> AuditPart:
         """Compare a page of the open workflows with the rows, and end the workflows whose run has no row.
 
@@ -314,7 +312,7 @@ class AuditActivities:
 
     # --- runs that ended lately -------------------------------------------------------------------------------------
 
-    @activity.defn(name="audit_ended", no_thread_cancel_exception=True)
+    @activity_named("audit_ended")
     def audit_ended(self, page: AuditPage) -> AuditPart:
         """Compare a page of recently ended runs with their deliveries, and compare unproved ends with the cluster.
 
@@ -392,7 +390,7 @@ class AuditActivities:
 
     # --- the end of an audit ----------------------------------------------------------------------------------------
 
-    @activity.defn(name="close_audit", no_thread_cancel_exception=True)
+    @activity_named("close_audit")
     def close_audit(self, order: CloseAudit) -> int:
         """Store the report, and close the findings that were not seen again. Returns how many were closed.
 

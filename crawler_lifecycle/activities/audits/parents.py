@@ -11,10 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from temporalio import activity
-
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.shared import Clock, alive, beating, utc_now
+from crawler_lifecycle.activities.shared import Clock, activity_named, alive, beating, utc_now
 from crawler_lifecycle.domain.audits.audit import (
     LOST,
     AuditFinding,
@@ -85,7 +83,7 @@ class ParentAudit:
                 return lost
             page = replace(page, after=part.next)
 
-    @activity.defn(name="audit_parents", no_thread_cancel_exception=True)
+    @activity_named("audit_parents")
     def audit_parents(self, page: AuditPage) -> AuditPart:
         """Compare a page of parents (``page.what``) with their workflows, and start a workflow for each that has none.
 
@@ -95,7 +93,7 @@ class ParentAudit:
         with beating():
             return self._compare(page)
 
-    @activity.defn(name="audit_schedules", no_thread_cancel_exception=True)
+    @activity_named("audit_schedules")
     def audit_schedules(self, page: AuditPage) -> AuditPart:
         """Compare a page of schedules with Temporal and with their recorded firings, and record missing firings.
 

@@ -18,7 +18,15 @@ from temporalio import activity
 from temporalio.exceptions import CancelledError
 
 from crawler_lifecycle.activities.run_files import FileReading
-from crawler_lifecycle.activities.shared import Clock, alive, keep_output, retry_while_unavailable, there, utc_now
+from crawler_lifecycle.activities.shared import (
+    Clock,
+    activity_named,
+    alive,
+    keep_output,
+    retry_while_unavailable,
+    there,
+    utc_now,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
@@ -91,7 +99,7 @@ class GraphBatchActivities:
     start: Callable[..., bool] = starts_none
     """Starts a graph for a function: ``GraphStarts.start``."""
 
-    @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
+    @activity_named("run_graph_batch")
     def run_graph_batch(self, order: BatchOrder) -> None:
         """Call the functions of a batch. After some seconds the activity returns, and the remaining steps are released.
 

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
-from temporalio import activity
 
 from crawler_lifecycle.activities.child_runs import (
     ERROR_MAX,
@@ -26,7 +25,7 @@ from crawler_lifecycle.activities.child_runs import (
     begin_request,
     next_workflow_id,
 )
-from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
+from crawler_lifecycle.activities.shared import Clock, activity_named, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, Overtaken, RowUnreadable
@@ -164,7 +163,7 @@ class GraphActivities:
     children: ChildRuns
     clock: Clock = utc_now
 
-    @activity.defn(name="open_graph", no_thread_cancel_exception=True)
+    @activity_named("open_graph")
     def open_graph(self, order: Claim) -> GraphOpened:
         """Claim a new graph, or a graph that a retry or an append reopened.
 
@@ -178,7 +177,7 @@ class GraphActivities:
         row = self.graphs.claim_graph(order.number, order.owner)
         return GraphOpened(row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause)
 
-    @activity.defn(name="advance_graph", no_thread_cancel_exception=True)
+    @activity_named("advance_graph")
     def advance_graph(self, order: AdvanceGraph) -> Advanced:
         """Record ended steps, and pick the steps that start now, in one transaction.
 
@@ -211,7 +210,7 @@ class GraphActivities:
         stop = self._row(fence.graph_id).stop
         return replace(advanced, begin=begin, stop=stop, seconds=time.monotonic() - began)
 
-    @activity.defn(name="command_graph", no_thread_cancel_exception=True)
+    @activity_named("command_graph")
     def command_graph(self, order: CommandGraph) -> int:
         """Carry out a command of a person. Returns the number of changed steps.
 
@@ -220,7 +219,7 @@ class GraphActivities:
         """
         return self.graphs.command(order.graph_id, order.request_id, order.command.apply)
 
-    @activity.defn(name="closed_graph_batches", no_thread_cancel_exception=True)
+    @activity_named("closed_graph_batches")
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
         """Return the calls whose own workflow is closed: they will never return. Second execution: does the same."""
         with beating():
@@ -229,7 +228,7 @@ class GraphActivities:
 
     # --- crawls and managers ---------------------------------------------------------------------------------------
 
-    @activity.defn(name="begin_graph_runs", no_thread_cancel_exception=True)
+    @activity_named("begin_graph_runs")
     def begin_graph_runs(self, fence: GraphFence) -> BegunRuns:
         """Begin every picked crawl and manager, or resume the one that an earlier attempt of the step began.
 
@@ -240,7 +239,7 @@ class GraphActivities:
         with beating(), limited(row.project):
             return _Beginning(self, row, fence).run()
 
-    @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
+    @activity_named("stop_graph_runs")
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run and manager of cancelled steps. After a stop of the graph, do this for all steps.
 
@@ -258,7 +257,7 @@ class GraphActivities:
 
     # --- stop and end ----------------------------------------------------------------------------------------------
 
-    @activity.defn(name="record_graph_stop", no_thread_cancel_exception=True)
+    @activity_named("record_graph_stop")
     def record_graph_stop(self, order: RecordParentStop) -> StopRecorded:
         """Record the stop, and cancel the steps that have not ended.
 
@@ -269,7 +268,7 @@ class GraphActivities:
         except RowUnreadable as error:
             return StopRecorded(order.intent, unreadable=str(error)[:ERROR_MAX])
 
-    @activity.defn(name="end_graph", no_thread_cancel_exception=True)
+    @activity_named("end_graph")
     def end_graph(self, order: EndGraph) -> GraphEnded:
         """Record the end of the graph, once for each attempt, and start the delivery of its event.
 

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from temporalio import activity
-
 from crawler_lifecycle.activities.graphs.starting import starts_none
 from crawler_lifecycle.activities.run_files import FileQuestions, FileReading
-from crawler_lifecycle.activities.shared import alive, answered, keep_output, there
+from crawler_lifecycle.activities.shared import activity_named, alive, answered, keep_output, there
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, LifecycleError
@@ -155,7 +153,7 @@ class ManagerActivities:
     start_graph: Callable[..., bool] = starts_none
     """Starts a graph for a class: ``GraphStarts.start``."""
 
-    @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
+    @activity_named("run_manager_cycle")
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
         """Let the class of a manager decide once, and record its decision.
 

@@ -9,8 +9,6 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from temporalio import activity
-
 from crawler_lifecycle.activities.child_runs import (
     ERROR_MAX,
     BegunRuns,
@@ -21,7 +19,7 @@ from crawler_lifecycle.activities.child_runs import (
     StopRecorded,
     StopRuns,
 )
-from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
+from crawler_lifecycle.activities.shared import Clock, activity_named, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
 from crawler_lifecycle.domain.errors import QuotaReached, RowUnreadable
@@ -99,7 +97,7 @@ class ManagingActivities:
     cloud: Cloud = field(default_factory=Cloud)
     clock: Clock = utc_now
 
-    @activity.defn(name="open_manager", no_thread_cancel_exception=True)
+    @activity_named("open_manager")
     def open_manager(self, order: Claim) -> ManagerOpened:
         """Claim a reserved manager. Claim an ended manager as its next attempt.
 
@@ -115,7 +113,7 @@ class ManagingActivities:
 
     # --- begin -----------------------------------------------------------------------------------------------------
 
-    @activity.defn(name="begin_manager_runs", no_thread_cancel_exception=True)
+    @activity_named("begin_manager_runs")
     def begin_manager_runs(self, fence: ManagerFence) -> BegunRuns:
         """Begin the run of every picked job, as the gateway begins runs: first the row, then the workflow.
 
@@ -158,12 +156,12 @@ class ManagingActivities:
                 self.managers.note_error(fence, row.error)
             return answer
 
-    @activity.defn(name="note_manager", no_thread_cancel_exception=True)
+    @activity_named("note_manager")
     def note_manager(self, order: NoteManager) -> None:
         """Record what the manager waits for, so that people see it. Second execution: records the same."""
         self.managers.note_error(order.fence, order.error, order.waiting)
 
-    @activity.defn(name="add_manager_jobs", no_thread_cancel_exception=True)
+    @activity_named("add_manager_jobs")
     def add_manager_jobs(self, order: AddManagerJobs) -> int:
         """Add jobs from outside, with the manager's own defaults. Returns the number of new jobs.
 
@@ -180,7 +178,7 @@ class ManagingActivities:
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
-    @activity.defn(name="record_manager_stop", no_thread_cancel_exception=True)
+    @activity_named("record_manager_stop")
     def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
         """Record the stop before any action.
 
@@ -194,7 +192,7 @@ class ManagingActivities:
             return StopRecorded(order.intent, order.leave, unreadable=str(error)[:ERROR_MAX])
         return StopRecorded(row.stop, row.leave, row.status)
 
-    @activity.defn(name="stop_manager_runs", no_thread_cancel_exception=True)
+    @activity_named("stop_manager_runs")
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run of the manager whose workflow has not acted on a stop yet, several at a time.
 
@@ -208,7 +206,7 @@ class ManagingActivities:
 
     # --- end -------------------------------------------------------------------------------------------------------
 
-    @activity.defn(name="end_manager", no_thread_cancel_exception=True)
+    @activity_named("end_manager")
     def end_manager(self, order: EndManager) -> ManagerEnded:
         """Record the end of the manager, once for each attempt, and start the delivery of its event.
 
