@@ -11,7 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, Boolean, Column, Connection, Integer, Select, Table, bindparam, insert, text, update
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Connection,
+    Delete,
+    Integer,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    insert,
+    text,
+    update,
+)
 
 from crawler_lifecycle.store.columns import UtcTime, Words, json_text, storable
 
@@ -142,6 +156,12 @@ def rows_in(
     """Return the rows of the query whose ``column`` has one of these values."""
     parts = (conn.execute(query.where(column.in_(chunk))).mappings() for chunk in chunks(sorted(set(values)), size))
     return [row for part in parts for row in part]
+
+
+def change_in(conn: Connection, statement: Update | Delete, column: Column[Any], values: Iterable[Any]) -> None:
+    """Execute the statement for the rows whose ``column`` has one of these values."""
+    for chunk in chunks(sorted(set(values))):
+        conn.execute(statement.where(column.in_(chunk)))
 
 
 def delete_rows(

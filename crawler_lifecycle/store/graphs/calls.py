@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.values import RESULT_PART
 from crawler_lifecycle.ports.graphs import Done, GraphFence, StepWork
 from crawler_lifecycle.ports.managers import ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store.base.bulk import chunks, delete_rows
+from crawler_lifecycle.store.base.bulk import change_in, delete_rows, rows_in
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.managers.rows import manager_row
@@ -119,8 +119,7 @@ class GraphCalls(GraphPart):
             if row["stop_requested_at"] is not None or not owns:
                 return set(numbers)
             query = select(_s.number).where(_s.graph_id == fence.graph_id, _s.state == StepState.CANCELLED.value)
-            found = (conn.execute(query.where(_s.number.in_(chunk))) for chunk in chunks(sorted(numbers)))
-            return {number for rows in found for number in rows.scalars()}
+            return {row["number"] for row in rows_in(conn, query, _s.number, numbers)}
 
     # --- crawls and managers ---
 
@@ -212,16 +211,14 @@ class GraphCalls(GraphPart):
         """Return all managers of executing or ending steps that have not ended. ``ending``: only managers whose step
         was cancelled.
         """
-        m, found = manager.c, list[ManagerRow]()
+        m = manager.c
+        live = select(manager).where(m.status.not_in(OVER_RUNS)).order_by(m.manager_id)
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)
             query = _run_ids(graph_id, StepKind.MANAGER, CANCELLED if ending else OPEN)
             known = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).scalars()
             ids = {*known, *unrecorded(conn, StepKind.MANAGER, named).values()} - {None}
-            for chunk in chunks(sorted(ids)):
-                live = select(manager).where(m.manager_id.in_(chunk), m.status.not_in(OVER_RUNS)).order_by(m.manager_id)
-                found += [manager_row(row) for row in conn.execute(live).mappings()]
-        return found
+            return [manager_row(row) for row in rows_in(conn, live, m.manager_id, ids)]
 
 
 def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Select[tuple[int]]:
@@ -237,14 +234,12 @@ class _Steps:
 
     def __init__(self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime) -> None:
         self._conn, self._graph_id, self._now = conn, graph_id, now
-        self.rows: dict[int, dict[Any, Any]] = {}
+        query = select(*_STEP).where(_s.graph_id == graph_id).order_by(_s.number).with_for_update()
+        locked = rows_in(conn, query.with_hint(graph_step, PRIMARY, "mysql"), _s.number, numbers)
+        self.rows: dict[int, dict[Any, Any]] = {row["number"]: dict(row) for row in locked}
         self._new = defaultdict[int, dict[str, Any]](dict)
         self._results: list[dict[str, Any]] = []
         self._stale: list[int] = []
-        for chunk in chunks(sorted(numbers)):
-            query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
-            rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql").with_for_update()).mappings()
-            self.rows |= {row["number"]: dict(row) for row in rows}
 
     def set(self, number: int, **values: Any) -> None:
         """Change columns of a step. ``write`` writes them to the database."""
@@ -257,9 +252,8 @@ class _Steps:
         for number, values in self._new.items():
             alike[repr(sorted(values.items()))].append(number)
         for numbers in alike.values():
-            for chunk in chunks(sorted(numbers)):
-                these = update(graph_step).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
-                self._conn.execute(these.values(**self._new[numbers[0]]))
+            same = update(graph_step).where(_s.graph_id == self._graph_id).values(**self._new[numbers[0]])
+            change_in(self._conn, same, _s.number, numbers)
         delete_rows(self._conn, graph_result.c.number, "PRIMARY", self._stale, of={"graph_id": self._graph_id})
         if self._results:
             self._conn.execute(insert(graph_result), self._results)
@@ -312,10 +306,10 @@ class _Steps:
         known = {number: (row["state"], row["ending"]) for number, row in self.rows.items()}
         existing = [one for one in work if one.number in self.rows]
         wanted = {dep for one in existing for dep in _shape(self.rows[one.number], "deps", ())}
-        for chunk in chunks(sorted(wanted - known.keys())):
-            query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
-            rest = self._conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
-            known |= {number: (state, ending) for number, state, ending in rest}
+        query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id)
+        query = query.with_hint(graph_step, PRIMARY, "mysql")
+        for row in rows_in(self._conn, query, _s.number, wanted - known.keys()):
+            known[row["number"]] = (row["state"], row["ending"])
         return [one for one in existing if self._lets(self.rows[one.number], known)]
 
     def discarded(self) -> bool:

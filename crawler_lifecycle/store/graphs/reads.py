@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Column, Connection, Select, case, func, select
+from sqlalchemy import Connection, case, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.rows import Given
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
 from crawler_lifecycle.ports.graphs import GraphRow, StepOutline, StepRow
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.base.search import Listed, Listing, Reach, counted
 from crawler_lifecycle.store.base.unit import read_row
@@ -136,14 +136,12 @@ class GraphReads(GraphPart):
             query = query.where(_s.state.in_(sorted(states)))
         with self._db.reading() as conn:
             if paths:
-                found = list[Row]()
-                for chunk in chunks(sorted({path_hash(path) for path in paths})):
-                    found += conn.execute(query.where(_s.path_hash.in_(chunk))).mappings()
+                found = rows_in(conn, query, _s.path_hash, map(path_hash, paths))
                 rows = sorted(found, key=lambda row: int(row["number"]))[:limit]
             else:
                 rows = list(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).mappings())
-            named = select(_s.number, _s.path).where(_s.graph_id == graph_id)
-            needed = _among(conn, named, _s.number, {dep for row in rows for dep in _deps(row)})
+            named = select(_s.number, _s.path).where(_s.graph_id == graph_id).with_hint(graph_step, PRIMARY, "mysql")
+            needed = rows_in(conn, named, _s.number, (dep for row in rows for dep in _deps(row)))
         names = {row["number"]: row["path"] for row in needed}
         missing = [_shape(row).get("missing", ()) for row in rows]
         return [
@@ -186,8 +184,9 @@ class GraphReads(GraphPart):
         The steps come in the order of ``numbers``. The results are read in pages.
         """
         query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.result_bytes.is_not(None))
+        query = query.with_hint(graph_step, PRIMARY, "mysql")
         with self._db.reading() as conn:
-            sizes = {row["number"]: int(row["result_bytes"]) for row in _among(conn, query, _s.number, numbers)}
+            sizes = {row["number"]: int(row["result_bytes"]) for row in rows_in(conn, query, _s.number, numbers)}
         for page in _pages([number for number in dict.fromkeys(numbers) if number in sizes], sizes):
             yield from self._parts(graph_id, page, sizes)
 
@@ -214,13 +213,13 @@ class GraphReads(GraphPart):
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.graft_digest, _s.result_bytes)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
-            read = _among(conn, query, _s.number, numbers)
+            read = rows_in(conn, query.with_hint(graph_step, PRIMARY, "mysql"), _s.number, numbers)
             for level in range(depth + 1):
                 found |= {row["number"]: row for row in read}
                 if level == depth:
                     break
                 holding = [r["number"] for r in read if r["kind"] == StepKind.GRAPH or _shape(r).get("graft")]
-                read = _among(conn, query, _s.parent, holding, _BY_PARENT)
+                read = rows_in(conn, query.with_hint(graph_step, _BY_PARENT, "mysql"), _s.parent, holding)
                 if not read:
                     break
         return [_given(found[number]) for number in sorted(found)]
@@ -240,15 +239,6 @@ class GraphReads(GraphPart):
                 found.append(step["job"].get("context"))
                 number = step["parent"]
         return [json_text(one).encode() for one in (row["context"], *reversed(found)) if one]
-
-
-def _among(
-    conn: Connection, query: Select[Any], column: Column[Any], values: Collection[int], index: str = PRIMARY
-) -> list[Row]:
-    """Return the rows whose column has one of these values."""
-    hinted = query.with_hint(column.table, index, "mysql")
-    pages = (conn.execute(hinted.where(column.in_(chunk))).mappings() for chunk in chunks(sorted(set(values))))
-    return [row for page in pages for row in page]
 
 
 def _counted(conn: Connection, rows: list[GraphRow]) -> list[GraphRow]:

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.graph.engine import Graph, Step
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.values import encode, packed
-from crawler_lifecycle.store.base.bulk import chunks, delete_rows, insert_mappings
+from crawler_lifecycle.store.base.bulk import change_in, delete_rows, insert_mappings, rows_in
 
 from .rows import MOVING, new_row, shape_of
 from .tables import graph_change, graph_result, graph_step
@@ -51,9 +51,9 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
     """Write the changes of the graph's steps, and insert the new steps."""
     changed = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
     known = [step for step in changed if step.unreadable is None]
-    for chunk in chunks([step.number for step in changed if step.unreadable is not None and step.batch is None]):
-        these = update(graph_step).where(graph_step.c.graph_id == unit.id, graph_step.c.number.in_(chunk))
-        unit.conn.execute(these.values(batch=None))
+    released = [step.number for step in changed if step.unreadable is not None and step.batch is None]
+    release = update(graph_step).where(graph_step.c.graph_id == unit.id).values(batch=None)
+    change_in(unit.conn, release, graph_step.c.number, released)
     failed = {
         step.number: step
         for step in known
@@ -118,20 +118,17 @@ def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> 
 def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]:
     """Return the new list of errors of each of these steps."""
     s, found, at = graph_step.c, dict[int, list[Any]](), unit.now.isoformat()
-    for chunk in chunks(sorted(failed)):
-        query = select(s.number, s.errors).where(s.graph_id == unit.id, s.number.in_(chunk))
-        for number, errors in unit.conn.execute(query).all():
-            step = failed[number]
-            lost = step.state in (StepState.SUSPENDED, StepState.AVAILABLE)
-            found[number] = with_error(errors, step.attempt, at, LOST if lost else step.reason)
+    query = select(s.number, s.errors).where(s.graph_id == unit.id)
+    for row in rows_in(unit.conn, query, s.number, failed):
+        step = failed[row["number"]]
+        lost = step.state in (StepState.SUSPENDED, StepState.AVAILABLE)
+        found[step.number] = with_error(row["errors"], step.attempt, at, LOST if lost else step.reason)
     return found
 
 
 def _shapes(unit: GraphUnit, steps: Sequence[Step]) -> dict[int, Any]:
     """Return the new shapes of steps whose missing dependencies have changed."""
-    s, found, by_number = graph_step.c, dict[int, Any](), {step.number: step for step in steps}
-    for chunk in chunks(sorted(by_number)):
-        query = select(s.number, s.shape).where(s.graph_id == unit.id, s.number.in_(chunk))
-        for number, shape in unit.conn.execute(query).all():
-            found[number] = shape_of(by_number[number], before=shape)
-    return found
+    s, by_number = graph_step.c, {step.number: step for step in steps}
+    query = select(s.number, s.shape).where(s.graph_id == unit.id)
+    rows = rows_in(unit.conn, query, s.number, by_number)
+    return {row["number"]: shape_of(by_number[row["number"]], before=row["shape"]) for row in rows}

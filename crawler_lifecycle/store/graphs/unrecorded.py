@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.graph.checks import check_job
 from crawler_lifecycle.domain.graph.commands import step_manager, step_request_id
 from crawler_lifecycle.domain.graph.spec import StepKind
 from crawler_lifecycle.domain.names import graph_workflow_id
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
@@ -44,11 +44,11 @@ def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
     steps = conn.execute(query).mappings().all()
     found, key = dict[int, int](), RUNS[kind]
     resumed = {row["run_id"]: row for row in steps if row["run_id"] is not None}
-    for chunk in chunks(sorted(resumed)):
-        live = select(key, key.table.c.attempt).where(key.in_(chunk), key.table.c.status.in_(LIVE_RUNS))
-        for run_id, attempt in conn.execute(live):
-            if attempt > resumed[run_id]["run_attempt"]:
-                found[resumed[run_id]["number"]] = run_id
+    live = select(key, key.table.c.attempt).where(key.table.c.status.in_(LIVE_RUNS))
+    for row in rows_in(conn, live, key, resumed):
+        step = resumed[row[key.name]]
+        if row["attempt"] > step["run_attempt"]:
+            found[step["number"]] = row[key.name]
     first = [row for row in steps if row["run_id"] is None]
     return found | dict((_managers if kind is StepKind.MANAGER else _runs)(conn, graph, first))
 
@@ -56,9 +56,9 @@ def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
 def _runs(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tuple[int, int]]:
     r = run_history.c
     asked = {step_request_id(graph["graph_key"], row["path"], row["attempt"]): row["number"] for row in steps}
-    for chunk in chunks(sorted(asked)):
-        live = select(r.request_id, r.run_id).where(r.request_id.in_(chunk), r.status.in_(LIVE_RUNS))
-        yield from ((asked[request_id], run_id) for request_id, run_id in conn.execute(live))
+    live = select(r.request_id, r.run_id).where(r.status.in_(LIVE_RUNS))
+    for row in rows_in(conn, live, r.request_id, asked):
+        yield asked[row["request_id"]], row["run_id"]
 
 
 def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, No
 from crawler_lifecycle.domain.managers.manager import Job, JobState, Page, SourceItem, yields_behind
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.ports.managers import ManagerFence
-from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
+from crawler_lifecycle.store.base.bulk import change_in, insert_mappings
 
 from .queries import known
 from .rows import dump_job, jobs_hash
@@ -105,9 +105,8 @@ class ManagerItems(ManagerPart):
 
 def set_items(unit: ManagerUnit, item_ids: Sequence[int], state: JobState, **values: Any) -> None:
     """Set the state and other columns of these jobs."""
-    new = {"state": state.value, "updated_at": unit.now, **values}
-    for ids in chunks(item_ids):
-        unit.conn.execute(update(manager_item).where(manager_item.c.item_id.in_(ids)).values(**new))
+    new = update(manager_item).values(state=state.value, updated_at=unit.now, **values)
+    change_in(unit.conn, new, manager_item.c.item_id, item_ids)
 
 
 def item_row(

@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import webhook_sink
 from crawler_lifecycle.store.access import access_log
 from crawler_lifecycle.store.audits.tables import audit_finding
-from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows
+from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows, rows_in
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import Clock, utc_now
@@ -377,10 +377,9 @@ def _locked_owners(conn: Connection, leaving: Sequence[Leaving], before: datetim
         ids = {one.owner[1] for one in leaving if one.owner is not None and one.owner[0] == name}
         columns = owner.table.c
         old = (owner.state.in_(owner.over), owner.ended < before, columns.updated_at < before)
-        for chunk in chunks(sorted(ids)):
-            query = select(owner.id, columns.attempt).where(owner.id.in_(chunk), *old).order_by(owner.id)
-            rows = conn.execute(query.with_for_update().with_hint(owner.table, _PRIMARY, "mysql"))
-            found |= {(name, id): attempt for id, attempt in rows}
+        query = select(owner.id.label("id"), columns.attempt).where(*old).order_by(owner.id).with_for_update()
+        rows = rows_in(conn, query.with_hint(owner.table, _PRIMARY, "mysql"), owner.id, ids)
+        found |= {(name, row["id"]): row["attempt"] for row in rows}
     return found
 
 
@@ -441,11 +440,9 @@ def _owners_of(
         found |= {f"{owner.subject}{key}": (None, Stays.UNKNOWN) for key in keys}
         if owner.key is owner.id:
             keys = {one for one in keys if one.isascii() and one.isdecimal() and len(one) < 19}
-        for chunk in chunks(sorted(keys)):
-            values = [int(one) for one in chunk] if owner.key is owner.id else chunk
-            query = select(owner.key.label("key"), *owner.facts).where(owner.key.in_(values))
-            for row in conn.execute(query).mappings():
-                found[f"{owner.subject}{row['key']}"] = ((name, row["its_id"]), owner.stays(row, before))
+        values = map(int, keys) if owner.key is owner.id else keys
+        for row in rows_in(conn, select(owner.key.label("key"), *owner.facts), owner.key, values):
+            found[f"{owner.subject}{row['key']}"] = ((name, row["its_id"]), owner.stays(row, before))
     return found
 
 

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopInten
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NO_ROOM
 from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
-from crawler_lifecycle.store.base.bulk import chunks, rows_in
+from crawler_lifecycle.store.base.bulk import change_in, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
 
 from .additions import first_attempt
@@ -277,9 +277,8 @@ def _taken_over(unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:
 def _set_queued(unit: Unit, task_ids: Sequence[int], **values: Any) -> None:
     """Set columns of those of these tasks that are QUEUED."""
     t = task_history.c
-    for chunk in chunks(task_ids):
-        queued = update(task_history).where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
-        unit.conn.execute(queued.values(**values))
+    queued = update(task_history).where(t.status == TaskStatus.QUEUED).values(**values)
+    change_in(unit.conn, queued, t.task_id, task_ids)
 
 
 def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import func, update
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports.looks import Counted
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row
 
 from .moves import update_tasks
@@ -39,8 +39,7 @@ class LiveCounterStore(RunPart):
                 return 0
             news = [
                 new
-                for chunk in chunks(sorted({one.index for one in counted}))
-                for task in _live(unit, chunk)
+                for task in _live(unit, (one.index for one in counted))
                 if (one := wanted.get((task["task_index"], task["attempt"]))) is not None
                 if (new := _raised(task, one, unit.now)) is not None
             ]
@@ -60,11 +59,10 @@ def count_sums(unit: Unit) -> dict[str, int | None]:
     return {name: None if value is None else int(value) for name, value in row._mapping.items()}
 
 
-def _live(unit: Unit, indexes: Sequence[int]) -> Sequence[Row]:
+def _live(unit: Unit, indexes: Iterable[int]) -> Sequence[Row]:
     t = task_history.c
     columns = (t.task_id, t.task_index, t.attempt, t.last_progress_at, *(t[name] for name in COUNTERS))
-    query = current_tasks(unit.run_id, *columns).where(t.status.in_(_ALIVE), t.task_index.in_(indexes))
-    return unit.conn.execute(query).mappings().all()
+    return rows_in(unit.conn, current_tasks(unit.run_id, *columns).where(t.status.in_(_ALIVE)), t.task_index, indexes)
 
 
 def grown(known: Any, read: int | None) -> Any:

@@ -31,7 +31,7 @@ from sqlalchemy import TextClause, bindparam, delete, func, select, text
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, untrue_ms
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
 from crawler_lifecycle.ports.looks import Corrected, CorrectionRow, TaskChanged
-from crawler_lifecycle.store.base.bulk import chunks, delete_rows, insert_mappings
+from crawler_lifecycle.store.base.bulk import change_in, delete_rows, insert_mappings
 from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.columns import JsonText, UtcTime
 
@@ -267,8 +267,7 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
     c = task_finding.c
     query = select(c.task_id, c.status, c.correction, c.vouched_at).where(c.run_id == unit.run_id)
     kept = {row["task_id"]: row for row in unit.conn.execute(query).mappings() if row["task_id"] in seen}
-    for chunk in chunks(sorted(kept)):
-        unit.conn.execute(delete(task_finding).where(c.run_id == unit.run_id, c.task_id.in_(chunk)))
+    change_in(unit.conn, delete(task_finding).where(c.run_id == unit.run_id), c.task_id, kept)
     found = [_as_late(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
     insert_mappings(
         unit.conn,

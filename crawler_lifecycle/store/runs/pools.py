@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import PLACE_WAIT, InLine
 from crawler_lifecycle.ports.pools import PoolRow
-from crawler_lifecycle.store.base.bulk import chunks, put_row, rows_in
+from crawler_lifecycle.store.base.bulk import change_in, put_row, rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
@@ -117,8 +117,7 @@ class PoolStore(StorePart):
         gone = or_(p.pool.not_in({DEFAULT, *self._pools.named}), *owned)
         with self._db.writing() as conn:
             found = conn.execute(select(p.run_id).join(run_history, r.run_id == p.run_id).where(gone)).scalars()
-            for chunk in chunks(found.all()):
-                conn.execute(update(pool_ticket).where(p.run_id.in_(chunk)).values(pool=DEFAULT))
+            change_in(conn, update(pool_ticket).values(pool=DEFAULT), p.run_id, found)
 
     def call(self) -> dict[int, str]:
         """Return the runs that get the free places, with their workflows. They must ask for them now.
@@ -142,8 +141,7 @@ class PoolStore(StorePart):
             to_call = [one.run_id for one in (*heads, *passed) if one.run_id in granted and one.to_call(now)]
             again = [one.run_id for one in passed if one.run_id not in granted]
             for run_ids, at in (to_call, now), (again, now - timedelta(seconds=CALL_S)):
-                for chunk in chunks(run_ids):
-                    conn.execute(update(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)).values(called_at=at))
+                change_in(conn, update(pool_ticket).values(called_at=at), pool_ticket.c.run_id, run_ids)
         return {run_id: workflows[run_id] for run_id in (*to_call, *again)}
 
     def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
@@ -151,12 +149,9 @@ class PoolStore(StorePart):
         takes over such a run asks for its places again.
         """
         p = pool_ticket.c
+        undo = delete(pool_ticket) if gone else update(pool_ticket).values(called_at=None)
         with self._db.writing() as conn:
-            for chunk in chunks(list(run_ids)):
-                mine = and_(p.run_id.in_(chunk), p.called_at.is_not(None))  # others have asked meanwhile
-                conn.execute(
-                    delete(pool_ticket).where(mine) if gone else update(pool_ticket).where(mine).values(called_at=None)
-                )
+            change_in(conn, undo.where(p.called_at.is_not(None)), p.run_id, run_ids)  # others have asked meanwhile
 
     def list_pools(self) -> list[PoolRow]:
         """Return all pools: those of the settings, and those that runs hold or wait for.
@@ -269,8 +264,7 @@ def _workflows(conn: Connection, run_ids: Sequence[int]) -> dict[int, str]:
         r.status.in_(LIVE_RUNS), r.stop_requested_at.is_(None), r.owner_workflow_id.is_not(None)
     )
     found = {row["run_id"]: row["owner_workflow_id"] for row in rows_in(conn, live, r.run_id, run_ids)}
-    for chunk in chunks([run_id for run_id in run_ids if run_id not in found]):
-        conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)))
+    change_in(conn, delete(pool_ticket), pool_ticket.c.run_id, set(run_ids) - found.keys())
     return found
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, false, func, insert, or_, select, up
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import change_in, rows_in
 from crawler_lifecycle.store.base.unit import stop_values
 
 from .moves import Move, move_tasks
@@ -122,14 +122,12 @@ class StopStore(RunPart):
         """
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
-            moves = []
-            for chunk in chunks(list(task_ids)):
-                these = (t.run_id == unit.run_id, t.task_id.in_(chunk))
-                active = t.status.in_([status.value for status in _UNASKED])
-                rows = unit.conn.execute(select(t.task_id, t.status).where(*these, active))
-                moves += [Move(task_id, TaskStatus(status), TaskStatus.STOPPING) for task_id, status in rows]
-                if killed:
-                    unit.conn.execute(update(task_history).where(*these).values(killed_at=unit.now))
+            query = select(t.task_id, t.status).where(t.run_id == unit.run_id, t.status.in_(_UNASKED))
+            rows = rows_in(unit.conn, query, t.task_id, task_ids)
+            moves = [Move(row["task_id"], TaskStatus(row["status"]), TaskStatus.STOPPING) for row in rows]
+            if killed:
+                kill = update(task_history).where(t.run_id == unit.run_id).values(killed_at=unit.now)
+                change_in(unit.conn, kill, t.task_id, task_ids)
             move_tasks(unit, moves, "stop")
 
     def last_asked(self, run_id: int) -> datetime | None:
