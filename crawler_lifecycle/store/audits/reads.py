@@ -98,7 +98,7 @@ class AuditStore(StorePart):
                         .where(s.graph_id.in_(chunk), s.kind == kind.value, under_way, s.begun_attempt >= s.attempt)
                         .where(or_(parent.is_(None), parent != literal("graph/") + g.graph_key))
                         .limit(limit)
-                        .with_hint(graph_step, BY_STATE_OF_STEPS, "mysql")
+                        .with_hint(*BY_STATE_OF_STEPS)
                     )
                     found += [
                         StepWithoutRun(graph_id, name, number, path, attempt, kind, run_id, exists is not None, whose)
@@ -157,7 +157,7 @@ class AuditStore(StorePart):
             .where(t.superseded_by.is_(None), t.status.in_(_UNPROVED), t.ended_at >= since)
             .where(t.exit_code.is_(None), t.exit_signal.is_(None), t.cluster_uid.is_not(None))
             .limit(limit)
-            .with_hint(task_history, BY_RUN, "mysql")
+            .with_hint(*BY_RUN)
         )
         with self._db.reading() as conn:
             return [recorded_task(row) for row in rows_in(conn, query, t.run_id, run_ids, 200)[:limit]]

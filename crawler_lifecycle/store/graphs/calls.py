@@ -78,7 +78,7 @@ class GraphCalls(GraphPart):
         query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
-            rows = conn.execute(query.with_hint(graph_step, BY_BATCH, "mysql")).mappings().all()
+            rows = conn.execute(query.with_hint(*BY_BATCH)).mappings().all()
         may = [row for row in rows if row["state"] in _MAY_BEGIN]
         may.sort(key=lambda row: int(_shape(row, "priority", 0)))
         work = [work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1) for row in may]
@@ -134,7 +134,7 @@ class GraphCalls(GraphPart):
         )
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
-            rows = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).mappings().all()
+            rows = conn.execute(query.with_hint(*BY_STATE)).mappings().all()
         return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in rows]
 
     def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
@@ -186,7 +186,7 @@ class GraphCalls(GraphPart):
                     select(*_STEP, _s.run_attempt, _s.reason, *(one.label(f"its_{one.name}") for one in facts))
                     .select_from(joined)
                     .where(_s.graph_id == fence.graph_id, OPEN, _s.kind == kind.value)
-                    .with_hint(graph_step, BY_STATE, "mysql")
+                    .with_hint(*BY_STATE)
                 )
                 rows = conn.execute(query).mappings()
                 ends = ((row, _run_end(row, whose, now)) for row in rows)
@@ -216,7 +216,7 @@ class GraphCalls(GraphPart):
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)
             query = _run_ids(graph_id, StepKind.MANAGER, CANCELLED if ending else OPEN)
-            known = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).scalars()
+            known = conn.execute(query.with_hint(*BY_STATE)).scalars()
             ids = {*known, *unrecorded(conn, StepKind.MANAGER, named).values()} - {None}
             return [manager_row(row) for row in rows_in(conn, live, m.manager_id, ids)]
 
@@ -235,7 +235,7 @@ class _Steps:
     def __init__(self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime) -> None:
         self._conn, self._graph_id, self._now = conn, graph_id, now
         query = select(*_STEP).where(_s.graph_id == graph_id).order_by(_s.number).with_for_update()
-        locked = rows_in(conn, query.with_hint(graph_step, PRIMARY, "mysql"), _s.number, numbers)
+        locked = rows_in(conn, query.with_hint(*PRIMARY), _s.number, numbers)
         self.rows: dict[int, dict[Any, Any]] = {row["number"]: dict(row) for row in locked}
         self._new = defaultdict[int, dict[str, Any]](dict)
         self._results: list[dict[str, Any]] = []
@@ -307,7 +307,7 @@ class _Steps:
         existing = [one for one in work if one.number in self.rows]
         wanted = {dep for one in existing for dep in _shape(self.rows[one.number], "deps", ())}
         query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id)
-        query = query.with_hint(graph_step, PRIMARY, "mysql")
+        query = query.with_hint(*PRIMARY)
         for row in rows_in(self._conn, query, _s.number, wanted - known.keys()):
             known[row["number"]] = (row["state"], row["ending"])
         return [one for one in existing if self._lets(self.rows[one.number], known)]
@@ -316,7 +316,7 @@ class _Steps:
         """Return whether the database has a discarded step of the graph. Another call may have recorded it."""
         query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
         query = query.where(_s.state == StepState.DISCARDED.value).limit(1)
-        return self._conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).first() is not None
+        return self._conn.execute(query.with_hint(*BY_STATE)).first() is not None
 
     @staticmethod
     def _lets(step: Row, known: Mapping[int, tuple[str, bool]]) -> bool:

@@ -27,7 +27,7 @@ from .unit import PRIMARY, GraphPart, count_steps, load_graph
 
 #: The most bytes of results (before compression) and the most steps that one query reads.
 PAGE_BYTES, PAGE_STEPS = 8 * 1024 * 1024, 200
-_BY_PARENT = "FORCE INDEX (ix_graph_step_graph_id_parent)"
+_BY_PARENT = (graph_step, "FORCE INDEX (ix_graph_step_graph_id_parent)", "mysql")
 _STATES = {state.value: state for state in StepState}
 
 _g, _s = graph.c, graph_step.c
@@ -139,8 +139,8 @@ class GraphReads(GraphPart):
                 found = rows_in(conn, query, _s.path_hash, map(path_hash, paths))
                 rows = sorted(found, key=lambda row: int(row["number"]))[:limit]
             else:
-                rows = list(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).mappings())
-            named = select(_s.number, _s.path).where(_s.graph_id == graph_id).with_hint(graph_step, PRIMARY, "mysql")
+                rows = list(conn.execute(query.with_hint(*PRIMARY)).mappings())
+            named = select(_s.number, _s.path).where(_s.graph_id == graph_id).with_hint(*PRIMARY)
             needed = rows_in(conn, named, _s.number, (dep for row in rows for dep in _deps(row)))
         names = {row["number"]: row["path"] for row in needed}
         missing = [_shape(row).get("missing", ()) for row in rows]
@@ -155,7 +155,7 @@ class GraphReads(GraphPart):
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
         query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
         with self._db.reading() as conn:
-            rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
+            rows = conn.execute(query.with_hint(*PRIMARY)).all()
         return [
             StepOutline(path, StepKind(kind), _STATES[state], bool(ending), job or {}, started_at, ended_at)
             for _, path, kind, state, ending, job, started_at, ended_at in rows
@@ -184,7 +184,7 @@ class GraphReads(GraphPart):
         The steps come in the order of ``numbers``. The results are read in pages.
         """
         query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.result_bytes.is_not(None))
-        query = query.with_hint(graph_step, PRIMARY, "mysql")
+        query = query.with_hint(*PRIMARY)
         with self._db.reading() as conn:
             sizes = {row["number"]: int(row["result_bytes"]) for row in rows_in(conn, query, _s.number, numbers)}
         for page in _pages([number for number in dict.fromkeys(numbers) if number in sizes], sizes):
@@ -198,7 +198,7 @@ class GraphReads(GraphPart):
         while True:
             more = query.where(r.part > after).order_by(r.part).limit(4) if alone else query.order_by(r.number, r.part)
             with self._db.reading() as conn:
-                rows = conn.execute(more.with_hint(graph_result, PRIMARY, "mysql")).all()
+                rows = conn.execute(more.with_hint(graph_result, "FORCE INDEX (PRIMARY)", "mysql")).all()
             order = {number: position for position, number in enumerate(page)}
             yield from ((number, data) for number, _, data in sorted(rows, key=lambda row: (order[row[0]], row[1])))
             if not alone or len(rows) < 4:
@@ -213,13 +213,13 @@ class GraphReads(GraphPart):
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.graft_digest, _s.result_bytes)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
-            read = rows_in(conn, query.with_hint(graph_step, PRIMARY, "mysql"), _s.number, numbers)
+            read = rows_in(conn, query.with_hint(*PRIMARY), _s.number, numbers)
             for level in range(depth + 1):
                 found |= {row["number"]: row for row in read}
                 if level == depth:
                     break
                 holding = [r["number"] for r in read if r["kind"] == StepKind.GRAPH or _shape(r).get("graft")]
-                read = rows_in(conn, query.with_hint(graph_step, _BY_PARENT, "mysql"), _s.parent, holding)
+                read = rows_in(conn, query.with_hint(*_BY_PARENT), _s.parent, holding)
                 if not read:
                     break
         return [_given(found[number]) for number in sorted(found)]

@@ -25,9 +25,10 @@ from .tables import graph, graph_log, graph_step
 WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
 #: Kinds of steps that start a run or a manager.
 BEGINNING = [StepKind.CRAWL.value, StepKind.MANAGER.value]
-BY_STATE = "FORCE INDEX (ix_graph_step_states)"
-BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
-PRIMARY = "FORCE INDEX (PRIMARY)"
+#: Hints for ``with_hint``: the table, its index, and the dialect that needs them.
+BY_STATE = (graph_step, "FORCE INDEX (ix_graph_step_states)", "mysql")
+BY_BATCH = (graph_step, "FORCE INDEX (ix_graph_step_graph_id_batch)", "mysql")
+PRIMARY = (graph_step, "FORCE INDEX (PRIMARY)", "mysql")
 #: Steps that were cancelled and may still run; and those that execute, or may still run.
 CANCELLED = and_(graph_step.c.state == StepState.CANCELLED.value, graph_step.c.ending)
 OPEN = or_(graph_step.c.state == StepState.EXECUTING.value, CANCELLED)
@@ -41,7 +42,7 @@ def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, di
     s, found = graph_step.c, defaultdict[int, dict[StepState, int]](dict)
     for chunk in chunks(sorted(graph_ids)):
         query = select(s.graph_id, s.state, func.count()).where(s.graph_id.in_(chunk), s.kind.in_(WORKING))
-        query = query.group_by(s.graph_id, s.state).with_hint(graph_step, BY_STATE, "mysql")
+        query = query.group_by(s.graph_id, s.state).with_hint(*BY_STATE)
         for graph_id, state, n in conn.execute(query).all():
             found[graph_id][StepState(state)] = n
     return found
@@ -55,7 +56,7 @@ def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
     if row["pruned_at"] is not None:
         return Graph(load_options(row), [])
     query = select(*ENGINE).where(graph_step.c.graph_id == graph_id).order_by(graph_step.c.number)
-    rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
+    rows = conn.execute(query.with_hint(*PRIMARY)).all()
     return Graph(load_options(row), engine_steps(graph_id, rows, strict=strict), row["next_batch"])
 
 
@@ -93,12 +94,12 @@ class Remembered:
 def _touched(conn: Connection, graph_id: int, known: Graph) -> list[Any]:
     """Return the rows of the steps that calls, and runs that were begun, may have changed since ``known``."""
     s, query = graph_step.c, select(*ENGINE).where(graph_step.c.graph_id == graph_id)
-    open_ = query.where(s.kind.in_(WORKING), OPEN).with_hint(graph_step, BY_STATE, "mysql")
+    open_ = query.where(s.kind.in_(WORKING), OPEN).with_hint(*BY_STATE)
     found = {row[0]: row for row in conn.execute(open_)}
     given = select(s.number).where(s.graph_id == graph_id, s.batch.is_not(None))
-    still = set(conn.execute(given.with_hint(graph_step, BY_BATCH, "mysql")).scalars())
+    still = set(conn.execute(given.with_hint(*BY_BATCH)).scalars())
     for chunk in chunks([number for number in known.moved(still) if number not in found]):
-        rows = conn.execute(query.where(s.number.in_(chunk)).with_hint(graph_step, PRIMARY, "mysql"))
+        rows = conn.execute(query.where(s.number.in_(chunk)).with_hint(*PRIMARY))
         found |= {row[0]: row for row in rows}
     return list(found.values())
 

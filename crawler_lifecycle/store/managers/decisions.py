@@ -38,8 +38,8 @@ from .tables import manager_item
 from .unit import ManagerPart, ManagerUnit
 
 _WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
-_BY_NUMBER = "FORCE INDEX (uq_manager_item_manager_id_seq_retry)"
-_RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
+_BY_NUMBER = (manager_item, "FORCE INDEX (uq_manager_item_manager_id_seq_retry)", "mysql")
+_RESUMED = (run_history, "FORCE INDEX (ix_run_history_parent_attempt_run_id)", "mysql")
 
 
 class ManagerDecisions(ManagerPart):
@@ -112,7 +112,7 @@ def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any
     """Return columns of all jobs in these states. The limits of a manager keep their number small."""
     i = manager_item.c
     query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
-    return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
+    return unit.conn.execute(query.with_hint(*BY_STATE)).all()
 
 
 def _reopen(unit: ManagerUnit) -> int:
@@ -130,7 +130,7 @@ def _reopen(unit: ManagerUnit) -> int:
         .where(r.parent == unit.parent, r.attempt > 1)
         .where(i.manager_id == unit.manager_id, i.state == JobState.ENDED.value, r.attempt > i.handled_attempt)
     )
-    again = unit.conn.execute(query.with_hint(run_history, _RESUMED, "mysql")).scalars().all()
+    again = unit.conn.execute(query.with_hint(*_RESUMED)).scalars().all()
     set_items(unit, again, JobState.STARTED)
     unit.moved(JobState.ENDED, JobState.STARTED, len(again))
     return len(again)
@@ -161,7 +161,7 @@ def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
     never = and_(i.run_id.is_(None), i.error.is_not(None))
     query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED.value, or_(over, never))
     query = query.order_by(i.hook_tries, func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
-    return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings().all()
+    return unit.conn.execute(query.with_hint(*BY_STATE)).mappings().all()
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked])
 def _numbers(unit: ManagerUnit, seqs: Sequence[int]) -> set[tuple[int | None, int]]:
     """Return the numbers among these that jobs of the manager have, each with its retry."""
     i = manager_item.c
-    query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id).with_hint(manager_item, _BY_NUMBER, "mysql")
+    query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id).with_hint(*_BY_NUMBER)
     return {(row["seq"], row["retry"]) for row in rows_in(unit.conn, query, i.seq, seqs)}
 
 

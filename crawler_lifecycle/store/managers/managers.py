@@ -197,7 +197,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         if unit.row["jobs_pruned_at"] is None:
             return
         query = select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
-        rows = unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql"))
+        rows = unit.conn.execute(query.with_hint(*BY_STATE))
         there: dict[str, int] = dict(rows.all())
         unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
 

@@ -22,17 +22,18 @@ from .tables import manager_item
 
 #: States of jobs that hold a slot.
 HOLDING = (JobState.STARTING.value, JobState.STARTED.value)
-BY_IDENTITY = "FORCE INDEX (uq_manager_item_manager_id_identity)"
-BY_END = "FORCE INDEX (ix_run_history_parent_ended_at_run_id)"
-BY_STATE = "FORCE INDEX (ix_manager_item_manager_id_state_item_id)"
+#: Hints for ``with_hint``: the table, its index, and the dialect that needs them.
+BY_IDENTITY = (manager_item, "FORCE INDEX (uq_manager_item_manager_id_identity)", "mysql")
+BY_END = (run_history, "FORCE INDEX (ix_run_history_parent_ended_at_run_id)", "mysql")
+BY_STATE = (manager_item, "FORCE INDEX (ix_manager_item_manager_id_state_item_id)", "mysql")
 _FINAL_EXIT_CODES = (4, 17)
-_CURRENT = "FORCE INDEX (ix_task_history_current)"
+_CURRENT = (task_history, "FORCE INDEX (ix_task_history_current)", "mysql")
 
 
 def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[str]:
     """Return the identities among these that a job of the manager has."""
     i = manager_item.c
-    query = select(i.identity).where(i.manager_id == manager_id).with_hint(manager_item, BY_IDENTITY, "mysql")
+    query = select(i.identity).where(i.manager_id == manager_id).with_hint(*BY_IDENTITY)
     return {row["identity"] for row in rows_in(conn, query, i.identity, identities)}
 
 
@@ -60,7 +61,7 @@ def in_states(
     conditions += [and_(started, not_(lives))] if over and JobState.ENDED in states else []
     for condition in conditions:
         query = with_run(i.manager_id == manager_id, condition, i.item_id > after_id)
-        query = query.order_by(i.item_id).limit(limit).with_hint(manager_item, BY_STATE, "mysql")
+        query = query.order_by(i.item_id).limit(limit).with_hint(*BY_STATE)
         found += conn.execute(query).mappings().all()
     return sorted(found, key=lambda row: int(row["item_id"]))[:limit]
 
@@ -71,7 +72,7 @@ def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, in
     joined = manager_item.join(run_history, r.run_id == i.run_id)
     query = select(i.manager_id, func.count()).select_from(joined).group_by(i.manager_id)
     query = query.where(i.manager_id.in_(manager_ids), i.state == JobState.STARTED.value, r.status.in_(LIVE_RUNS))
-    rows = conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
+    rows = conn.execute(query.with_hint(*BY_STATE)).all()
     return {of: jobs for of, jobs in rows}  # noqa: C416
 
 
@@ -103,7 +104,7 @@ def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[Jo
         return {}
     return {
         row["run_id"]: ([JobTask(row["outcome"], row["exit_code"])], bounds.statistics(row["stats"]))
-        for row in conn.execute(query.with_hint(task_history, _CURRENT, "mysql")).mappings()
+        for row in conn.execute(query.with_hint(*_CURRENT)).mappings()
     }
 
 
@@ -115,6 +116,6 @@ def _fatal(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[JobTask]]
     for run_id in run_ids:
         query = select(t.outcome, t.exit_code).where(t.run_id == run_id, t.superseded_by.is_(None))
         query = query.where(t.exit_code.in_(_FINAL_EXIT_CODES)).limit(1)
-        rows = conn.execute(query.with_hint(task_history, _CURRENT, "mysql"))
+        rows = conn.execute(query.with_hint(*_CURRENT))
         found[run_id] = [JobTask(outcome, exit_code) for outcome, exit_code in rows]
     return found

@@ -129,7 +129,7 @@ class ManagerReads(ManagerPart):
         r = run_history.c
         query = select(func.count()).where(r.parent == workflow_id, r.ended_at >= since)
         with self._db.reading() as conn:
-            return int(conn.execute(query.with_hint(run_history, BY_END, "mysql")).scalar_one())
+            return int(conn.execute(query.with_hint(*BY_END)).scalar_one())
 
     def live_managers(self) -> LiveManagers:
         m = manager.c

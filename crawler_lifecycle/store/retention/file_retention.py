@@ -58,7 +58,7 @@ class FileRetentionStore(RunPart):
 def _last_attempt(conn: Connection, run_id: int) -> int:
     """Return the highest attempt of the run's tasks; 0: it has none."""
     t = task_history.c
-    highest = select(func.max(t.attempt)).where(t.run_id == run_id).with_hint(task_history, BY_RUN, "mysql")
+    highest = select(func.max(t.attempt)).where(t.run_id == run_id).with_hint(*BY_RUN)
     return int(conn.execute(highest).scalar_one() or 0)
 
 

@@ -59,7 +59,7 @@ Ref = tuple[str, int]
 
 _PRIMARY = "FORCE INDEX (PRIMARY)"
 _BY_SINK = "uq_outbox_delivery_seq_sink"
-_BY_NAME = "FORCE INDEX (uq_history_property_run_id_attempt_name)"
+_BY_NAME = (history_property, "FORCE INDEX (uq_history_property_run_id_attempt_name)", "mysql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ class Pruner:
         """Record this as a property of the present attempt of each run. The number is 0 when no event was removed."""
         p = history_property.c
         query = select(p.id, p.run_id, p.attempt, p.value).where(p.run_id.in_(through), p.name == PROPERTY_PRUNED)
-        rows = conn.execute(query.with_hint(history_property, _BY_NAME, "mysql")).all() if through else []
+        rows = conn.execute(query.with_hint(*_BY_NAME)).all() if through else []
         known = {(run_id, attempt): (id, marked_through(value)) for id, run_id, attempt, value in rows}
         now, new = self._clock(), []
         for run_id, (attempt, seq) in through.items():

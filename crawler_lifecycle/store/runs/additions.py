@@ -49,7 +49,7 @@ def first_attempt(unit: Unit) -> int:
         return 1
     t = task_history.c
     former = select(func.max(t.attempt)).where(t.run_id == unit.run_id, t.run_attempt < unit.attempt)
-    highest = unit.conn.execute(former.with_hint(task_history, BY_RUN, "mysql")).scalar_one()
+    highest = unit.conn.execute(former.with_hint(*BY_RUN)).scalar_one()
     return max(unit.attempt, (highest or 0) + 1)
 
 
@@ -126,7 +126,7 @@ def _added(unit: Unit, first: int, tasks: int) -> list[AddedTask]:
     rows = unit.conn.execute(
         select(func.min(t.task_id), t.task_index)
         .where(t.run_id == unit.run_id, t.task_index >= first, t.task_index < first + tasks)
-        .with_hint(task_history, BY_RUN, "mysql")
+        .with_hint(*BY_RUN)
         .group_by(t.task_index)
         .order_by(t.task_index)
     )

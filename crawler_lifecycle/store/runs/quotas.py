@@ -80,7 +80,7 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
         .where(mine, r.status.in_(LIVE_RUNS), t.superseded_by.is_(None), t.status.in_(statuses))
         # The tasks of its own live runs are read, and not all live tasks of the installation.
         .prefix_with("STRAIGHT_JOIN", dialect="mysql")
-        .with_hint(task_history, BY_RUN, "mysql")
+        .with_hint(*BY_RUN)
         .limit(limit.max + 1)
     )
     return replace(limit, used=conn.execute(select(func.count()).select_from(tasks.subquery("counted"))).scalar_one())

@@ -106,7 +106,7 @@ def _used(unit: Unit) -> int:
     """Return the number of tries of this attempt of the run that the policy has ordered."""
     t = task_history.c
     mine = (t.run_id == unit.run_id, t.run_attempt == unit.attempt, t.retry > 0)
-    query = select(func.count()).select_from(task_history).where(*mine).with_hint(task_history, BY_RUN, "mysql")
+    query = select(func.count()).select_from(task_history).where(*mine).with_hint(*BY_RUN)
     return int(unit.conn.execute(query).scalar_one())
 
 

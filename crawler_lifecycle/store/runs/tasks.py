@@ -26,7 +26,7 @@ from .unit import BY_RUN, count_tasks, current_tasks
 NAMES_MAX = 1000
 #: The most PENDING tasks of a run that are searched for a reason.
 _REASONS = 5
-_BY_ID = "FORCE INDEX (ix_task_history_run_id_task_id)"
+_BY_ID = (task_history, "FORCE INDEX (ix_task_history_run_id_task_id)", "mysql")
 
 
 class TaskReader(StorePart):
@@ -54,7 +54,7 @@ class TaskReader(StorePart):
                 raise ValueError(f"among: {len(among)} ids are not allowed; give at most {ROWS_MAX}")
             query = query.where(t.task_id.in_(sorted(among)))
         # MySQL may otherwise use the index of current tasks and sort all tasks of a large run.
-        page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
+        page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
         return [task_row(row) for row in self._rows(page)] if among is None or among else []
 
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
@@ -64,7 +64,7 @@ class TaskReader(StorePart):
         """
         t = task_history.c
         query = select(*(t[name] for name in DrawnTask._fields)).where(t.run_id == run_id, t.superseded_by.is_(None))
-        page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
+        page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
         with self._db.reading() as conn:
             return [DrawnTask._make(row) for row in conn.execute(page)]
 
@@ -103,7 +103,7 @@ class TaskReader(StorePart):
         counts: dict[int, dict[str, int]] = {}
         reasons: dict[int, str] = {}
         with self._db.reading() as conn:
-            counted = query.group_by(t.run_id, t.status).with_hint(task_history, BY_RUN, "mysql")
+            counted = query.group_by(t.run_id, t.status).with_hint(*BY_RUN)
             for run_id, status, count in conn.execute(counted).all():
                 counts.setdefault(run_id, {})[status] = count
             waiting = [run_id for run_id in ids if TaskStatus.PENDING.value in counts.get(run_id, ())]
@@ -207,7 +207,7 @@ def _of_each(conn: Connection, run_id: int, query: Select[Any]) -> Iterator[Any]
     """Return the second column of the query for each task of the run, without superseded tasks. It reads in pages."""
     t, after = task_history.c, 0
     query = query.where(t.run_id == run_id, t.superseded_by.is_(None)).order_by(t.task_id).limit(CHUNK)
-    query = query.with_hint(task_history, _BY_ID, "mysql")
+    query = query.with_hint(*_BY_ID)
     while True:
         rows = conn.execute(query.where(t.task_id > after)).all()
         yield from (row[1] for row in rows)

@@ -41,14 +41,14 @@ _SHOWN = (
 
 #: The indexes by which all tasks of a run are read. Without this hint the optimizer reads the whole table when the run
 #: has a large part of its rows.
-BY_RUN = "FORCE INDEX (ix_task_history_current, uq_task_history_run_id_task_index_attempt)"
+BY_RUN = (task_history, "FORCE INDEX (ix_task_history_current, uq_task_history_run_id_task_index_attempt)", "mysql")
 
 
 def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any]:
     """Return the query of these columns of the run's tasks, without superseded tasks."""
     t = task_history.c
     query = select(*columns).select_from(task_history).where(t.run_id == run_id, t.superseded_by.is_(None))
-    return query.with_hint(task_history, BY_RUN, "mysql")
+    return query.with_hint(*BY_RUN)
 
 
 #: This query runs after every change and every look. It is built once, because building it takes longer than the query.

@@ -32,7 +32,7 @@ _s, _d = schedule.c, schedule_due.c
 #: The due times, each with the name of its schedule.
 _NAMED = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
 #: Without this index MySQL may read and sort all firings of a schedule that has most of the rows.
-_BY_DUE = "FORCE INDEX (uq_schedule_due_schedule_id_due_at)"
+_BY_DUE = (schedule_due, "FORCE INDEX (uq_schedule_due_schedule_id_due_at)", "mysql")
 #: The most by which our clock may be behind Temporal's. A due time that is further in the future is refused.
 _AHEAD = timedelta(hours=1)
 
@@ -386,7 +386,7 @@ class ScheduleStore(StorePart):
         which = (_d.schedule_id == schedule_id, _d.due_at >= since, _d.due_at < until)
         begun = _d.target_id.is_not(None).label("begun")
         each = select(_d.decision, begun, firings.status_column()).where(*which).order_by(_d.due_at.desc())
-        some = each.with_hint(schedule_due, _BY_DUE, "mysql").limit(most).subquery("each_due")
+        some = each.with_hint(*_BY_DUE).limit(most).subquery("each_due")
         query = select(*some.c, func.count().label("many")).group_by(*some.c)
         rows = self._rows(query)
         return {(Decision(row["decision"]), bool(row["begun"]), row["status"]): row["many"] for row in rows}
@@ -398,7 +398,7 @@ class ScheduleStore(StorePart):
 
         ``before`` limits them to earlier due times, ``decision`` to one decision.
         """
-        query = _NAMED.add_columns(firings.status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
+        query = _NAMED.add_columns(firings.status_column()).with_hint(*_BY_DUE)
         query = query.where(_d.schedule_id == schedule_id)
         if before is not None:
             query = query.where(_d.due_at < before)
