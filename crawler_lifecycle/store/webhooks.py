@@ -41,7 +41,16 @@ from crawler_lifecycle.store.base.outbox import (
     outbox_event,
     record_tries,
 )
-from crawler_lifecycle.store.base.rows import Row, definition_of, locked_row, made, needed_row, row_to_put, seen
+from crawler_lifecycle.store.base.rows import (
+    Row,
+    change_row,
+    definition_of,
+    locked_row,
+    made,
+    needed_row,
+    row_to_put,
+    seen,
+)
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table, project_column
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
@@ -126,7 +135,7 @@ class WebhookStore(StorePart):
         if found is None:
             conn.execute(insert(webhook).values(name=name, project=owner, **new))
         else:
-            conn.execute(update(webhook).where(_w.webhook_id == found["webhook_id"]).values(**new))
+            change_row(conn, webhook, found, new)
         return made(WebhookRow, needed_row(conn, webhook, name)), True
 
     def pause_webhook(
@@ -150,7 +159,7 @@ class WebhookStore(StorePart):
             elif skip_seq is not None:
                 _skip(conn, row, skip_seq)
                 new["follower"] = None
-            conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
+            change_row(conn, webhook, row, new)
             if reason is not None:
                 more = {"reason": reason[:_REASON_MAX], **facts(row, "failing_since")}
                 _append(conn, row, EVENT_WEBHOOK_PAUSED, now, more)
@@ -162,8 +171,7 @@ class WebhookStore(StorePart):
             row, now = locked_row(conn, webhook, name), self._clock()
             if row is None:
                 return False
-            gone = {"deleted_at": now, "updated_at": now, "follower": None}
-            conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**gone))
+            change_row(conn, webhook, row, {"deleted_at": now, "updated_at": now, "follower": None})
             return True
 
     def test_webhook(self, name: str, requested_by: str | None, seen: int | None = None) -> Event:
@@ -205,7 +213,7 @@ class WebhookStore(StorePart):
             spec_of(row)
             # A restored database may have fewer events than before.
             new = {"follower": follower, "through_seq": min(row["through_seq"], _newest(conn))}
-            conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
+            change_row(conn, webhook, row, new)
             return made(WebhookRow, {**row, **new})
 
     def waiting_events(
@@ -276,7 +284,7 @@ class WebhookStore(StorePart):
                 since = None if moved else row["failing_since"]
                 new |= {"failing_since": since or now, "error": errors[-1] if errors else row["error"]}
             if any(row[name] != value for name, value in new.items()):
-                conn.execute(update(webhook).where(_w.webhook_id == webhook_id).values(**new))
+                change_row(conn, webhook, row, new)
             if moved:
                 _report_missed(conn, row, new["through_seq"], now)
             return made(WebhookRow, {**row, **new})

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, new_table
 
-from .rows import Row, made
+from .rows import Row, change_row, made
 
 #: A text for the numbers of events.
 Said = Mapping[int, str | None]
@@ -111,7 +111,7 @@ def record_tries(conn: Connection, sink: str, tried: Said, now: datetime, answer
         if row is None:
             new.append({"seq": seq, "sink": sink, "tries": 1, **values})
         else:
-            conn.execute(update(outbox_delivery).where(d.id == row["id"]).values(tries=row["tries"] + 1, **values))
+            change_row(conn, outbox_delivery, row, {"tries": row["tries"] + 1, **values})
     if new:
         conn.execute(insert(outbox_delivery), new)
     return len(there) == len(tried)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, FromClause, Table, func, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Table, func, select, update
 
 from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import refusal
@@ -59,6 +59,12 @@ def check_free(there: str, wanted: str | None, what: str) -> None:
     if there != projects.chosen(wanted, there):
         where = "" if projects.only() is not None else f" in project {there!r}"
         raise DuplicateRequest(f"{what} is already taken{where}; choose another one")
+
+
+def change_row(conn: Connection, table: Table, row: Row, values: Mapping[str, Any]) -> None:
+    """Change columns of the row with the number that this one has."""
+    [key] = table.primary_key
+    conn.execute(update(table).where(key == row[key.name]).values(**values))
 
 
 @dataclass(frozen=True, slots=True)

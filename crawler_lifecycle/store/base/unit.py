@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.errors import Fenced, QuotaReached, RunIsLive, RunNotFound, TooManyOpen
@@ -31,7 +31,7 @@ from crawler_lifecycle.store.engine import Database
 
 from .bulk import put_row
 from .outbox import facts, insert_event, outbox_counter, outbox_event
-from .rows import Row, seen
+from .rows import Row, change_row, seen
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class RowUnit(ABC):
         new = {name: value for name, value in self.row.items() if self._before[name] != value}
         if new:
             self.row["updated_at"] = new["updated_at"] = self.now
-            self.conn.execute(update(self.table).where(self.table.c[f"{self.table.name}_id"] == self.id).values(**new))
+            change_row(self.conn, self.table, self.row, new)
             self._before = dict(self.row)
 
     def take(self, owner: Owner, *, over: bool) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, update
+from sqlalchemy import func
 
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports.looks import Counted
 from crawler_lifecycle.store.base.bulk import rows_in
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, change_row
 
 from .moves import update_tasks
 from .tables import run_history, task_history
@@ -96,5 +96,5 @@ def _add_up(unit: Unit) -> None:
     if moved(run, values):
         looked = run["verified_at"]
         values["last_progress_at"] = unit.now if looked is None else max(unit.now, looked + timedelta(microseconds=1))
-    unit.conn.execute(update(run_history).where(run_history.c.run_id == unit.run_id).values(**values))
+    change_row(unit.conn, run_history, run, values)
     run.update(values)

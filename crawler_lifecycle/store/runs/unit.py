@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, exists, func, insert, select, text, update
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, exists, func, insert, select, text
 
 from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.clocks import not_ahead
@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, TaskChanged
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import facts, insert_event
-from crawler_lifecycle.store.base.rows import Fault, Row, made, seen, unreadable, where
+from crawler_lifecycle.store.base.rows import Fault, Row, change_row, made, seen, unreadable, where
 from crawler_lifecycle.store.base.unit import StorePart, Told, read_row, stop_of
 
 from .tables import run_history, status_transition, task_history
@@ -188,7 +188,7 @@ class Unit:
         if "waiting_for" in new:
             new["waiting_since"] = self._waiting_since(new["waiting_for"])
         new["updated_at"] = self.now
-        self.conn.execute(update(run_history).where(run_history.c.run_id == self.run_id).values(**new))
+        change_row(self.conn, run_history, self.run, new)
         self.run.update(new)
 
     def _waiting_since(self, wait: str | None) -> datetime | None:

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind, due_text, kind_of
 from crawler_lifecycle.ports.schedules import DueRow, Noted, TargetRef
 from crawler_lifecycle.store.base.outbox import insert_event
-from crawler_lifecycle.store.base.rows import Row, definition_of, made
+from crawler_lifecycle.store.base.rows import Row, change_row, definition_of, made
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history
@@ -71,7 +71,7 @@ def new_row(
 def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row | None) -> DueRow:
     """Write these values into a new firing, or into the firing ``before``. Returns the firing."""
     if before is not None:
-        conn.execute(update(schedule_due).where(_d.due_id == before["due_id"]).values(**values))
+        change_row(conn, schedule_due, before, values)
     else:
         conn.execute(insert(schedule_due).values(**values))
     firing = at(conn, row, values["due_at"])
@@ -106,7 +106,7 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
         while after in firings:  # a requested firing now waits for the firing before the cancelled ones
             after = firings[after]["after_id"]
         if firing["due_id"] not in firings and after != firing["after_id"]:
-            conn.execute(update(schedule_due).where(_d.due_id == firing["due_id"]).values(after_id=after))
+            change_row(conn, schedule_due, firing, {"after_id": after})
     return [event_of(row, [{**firing, **failed} for firing in firings.values()], now)]
 
 
@@ -125,7 +125,7 @@ def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) 
         conn.execute(insert(schedule_due), firings)
     until = last or until
     if until > row["checked_until"]:
-        conn.execute(update(schedule).where(_s.schedule_id == row["schedule_id"]).values(checked_until=until))
+        change_row(conn, schedule, row, {"checked_until": until})
         row["checked_until"] = until
     missed = [firing for firing in firings if firing["decision"] == Decision.MISSED]
     events = [event_of(row, missed, now)] if missed else []
@@ -196,7 +196,7 @@ def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
     if firing["request_key"] is not None:
         at = due_text(firing["due_at"])
         raise NotInThisState(f"Another request has started the due time {at}; send your request again a second later")
-    conn.execute(update(schedule_due).where(_d.due_id == firing["due_id"]).values(request_key=request_key))
+    change_row(conn, schedule_due, firing, {"request_key": request_key})
 
 
 def previous(conn: Connection, schedule_id: int) -> Row | None:

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.schedules.decision import (
 )
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_text
 from crawler_lifecycle.ports.schedules import DueRow, Noted, PreviousTarget, ScheduleCounts, ScheduleRow, TargetRef
-from crawler_lifecycle.store.base.rows import Row, locked_row, made, needed_row, row_to_put, seen
+from crawler_lifecycle.store.base.rows import Row, change_row, locked_row, made, needed_row, row_to_put, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
 from . import firings
@@ -74,7 +74,7 @@ class ScheduleStore(StorePart):
                 tell = firings.note_all(conn, found, now)
             else:
                 new |= {"paused_at": None, "pause_reason": None, "told": None}
-            conn.execute(update(schedule).where(_s.schedule_id == found["schedule_id"]).values(**new))
+            change_row(conn, schedule, found, new)
         row = needed_row(conn, schedule, name)
         firings.append_events(conn, tell)
         return made(ScheduleRow, row), True
@@ -95,7 +95,7 @@ class ScheduleStore(StorePart):
                 tell = firings.note_all(conn, row, now)
                 newest = select(_d.due_id).where(_d.schedule_id == row["schedule_id"]).order_by(_d.due_id.desc())
                 values["failures_after"] = conn.execute(newest.limit(1)).scalar_one_or_none() or 0
-            conn.execute(update(schedule).where(_s.schedule_id == row["schedule_id"]).values(**values))
+            change_row(conn, schedule, row, values)
             firings.append_events(conn, tell)
             return made(ScheduleRow, {**row, **values})
 
@@ -106,8 +106,7 @@ class ScheduleStore(StorePart):
             if row is None:
                 return False
             tell = [*firings.note_all(conn, row, now), *firings.drop_queued(conn, row, now)]
-            mine = _s.schedule_id == row["schedule_id"]
-            conn.execute(update(schedule).where(mine).values(deleted_at=now, updated_at=now))
+            change_row(conn, schedule, row, {"deleted_at": now, "updated_at": now})
             firings.append_events(conn, tell)
             return True
 
@@ -215,8 +214,7 @@ class ScheduleStore(StorePart):
             )
         why = too_many_failures(failed, spec.pause_after_failures)
         if why is not None:
-            values = {"paused_at": self._clock(), "pause_reason": why}
-            conn.execute(update(schedule).where(_s.schedule_id == row["schedule_id"]).values(**values))
+            change_row(conn, schedule, row, {"paused_at": self._clock(), "pause_reason": why})
         return why
 
     def asked_due(self, name: str, request_key: str) -> DueRow | None:
@@ -329,7 +327,7 @@ class ScheduleStore(StorePart):
             if later is None:
                 return False
             values = {"decision": Decision.SKIPPED_OVERLAP.value, "reason": gave_way(due_text(later))}
-            conn.execute(update(schedule_due).where(_d.due_id == due_id).values(**values))
+            change_row(conn, schedule_due, firing, values)
             queued = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value)
             conn.execute(update(schedule_due).where(*queued, _d.after_id == due_id).values(after_id=firing["after_id"]))
             firings.append_events(conn, [firings.event_of(row, [{**firing, **values}], self._clock())])
