@@ -15,7 +15,7 @@ from crawler_lifecycle.ports.access import AccessRow, TokenRow
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import Key, UtcTime, Words, new_table, project_column
+from crawler_lifecycle.store.columns import UtcTime, Words, counted_key, new_table, project_column
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history
@@ -25,7 +25,7 @@ from crawler_lifecycle.store.webhooks import webhook
 access_log = new_table(
     "access_log",
     # Rows are only added, and removed when they are old. There are no foreign keys, because a subject may have no row.
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     Column("at", UtcTime, nullable=False),
     # The project of the subject. Without a known subject it is that of the caller: ``*`` or empty is of nobody else.
     Column("project", String(63), nullable=False),
@@ -50,7 +50,7 @@ access_log = new_table(
 access_token = new_table(
     "access_token",
     # A token itself is never stored. A row stays after its revocation; then its name may be given to a new token.
-    Column("token_id", Key, primary_key=True, autoincrement=True),
+    counted_key("token_id"),
     Column("name", String(64), nullable=False),
     Column("role", String(20), nullable=False),
     project_column(),

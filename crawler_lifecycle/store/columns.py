@@ -14,6 +14,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    ForeignKey,
     Index,
     Integer,
     LargeBinary,
@@ -141,6 +142,21 @@ def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Tabl
 def same_columns(table: Table, *names: str) -> list[Column[Any]]:
     """Return columns for a worktable, with the names and types that they have in ``table``."""
     return [Column(name, table.c[name].type) for name in names]
+
+
+def counted_key(name: str) -> Column[int]:
+    """Return the column with the number that the database gives to each new row."""
+    return Column(name, Key, primary_key=True, autoincrement=True)
+
+
+def given_key(name: str, kind: Any) -> Column[int]:
+    """Return a column of the primary key whose numbers are given."""
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def owner_key(target: str) -> Column[int]:
+    """Return a column of the primary key: the number of a row of another table. ``target``: ``table.column``."""
+    return Column(target.partition(".")[2], Key, ForeignKey(target), primary_key=True, autoincrement=False)
 
 
 def project_column() -> Column[str]:

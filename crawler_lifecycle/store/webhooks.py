@@ -52,12 +52,12 @@ from crawler_lifecycle.store.base.rows import (
     seen,
 )
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table, project_column
+from crawler_lifecycle.store.columns import Json, Long, UtcTime, Words, counted_key, new_table, project_column
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
 webhook = new_table(
     "webhook",
-    Column("webhook_id", Key, primary_key=True, autoincrement=True),
+    counted_key("webhook_id"),
     Column("webhook_uid", String(32), nullable=False),
     Column("name", String(80), nullable=False),
     # ``*``: it gets the events of all projects.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, String, UniqueConstraint
 
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
+from crawler_lifecycle.store.columns import Json, Long, UtcTime, Words, counted_key, given_key, new_table
 
 audit_finding = new_table(
     "audit_finding",
     # One row for each subject of a finding ("task/7/0/1", "run/7", "workflow/…").
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     Column("subject", Words(200), nullable=False),
     Column("kind", String(40), nullable=False),
     Column("status", String(20), nullable=False),
@@ -32,7 +32,7 @@ audit_finding = new_table(
 
 audit_report = new_table(
     "audit_report",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     Column("audit_id", String(200), nullable=False),
     Column("started_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime, nullable=False),
@@ -43,7 +43,7 @@ audit_report = new_table(
 schema_compatibility = new_table(
     "schema_compatibility",
     # The only row. ``works_from`` is the oldest schema version whose builds still work on this database.
-    Column("id", Integer, primary_key=True, autoincrement=False),
+    given_key("id", Integer),
     Column("works_from", String(32), nullable=False),
     # The fingerprint of the tables, by the build that made them (the FINGERPRINT of its newest migration).
     Column("fingerprint", String(16)),

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, new_table
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, counted_key, given_key, new_table
 
 from .rows import Row, change_row, made
 
@@ -30,13 +30,13 @@ Said = Mapping[int, str | None]
 
 outbox_counter = new_table(
     "outbox_counter",
-    Column("id", Integer, primary_key=True, autoincrement=False),
+    given_key("id", Integer),
     Column("seq", BigInteger, nullable=False),
 )
 
 outbox_event = new_table(
     "outbox_event",
-    Column("seq", Key, primary_key=True, autoincrement=False),
+    given_key("seq", Key),
     # The subject: runs/7, managers/3, graphs/nightly. A number or key may be used again later; the uid is unique.
     Column("subject", String(220), nullable=False),
     Column("subject_uid", String(32), nullable=False),
@@ -55,7 +55,7 @@ outbox_event = new_table(
 
 outbox_delivery = new_table(
     "outbox_delivery",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     Column("seq", Key, ForeignKey("outbox_event.seq"), nullable=False),
     Column("sink", String(100), nullable=False),
     Column("status", String(20), nullable=False),

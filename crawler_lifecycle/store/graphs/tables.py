@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, String, Text, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (
     Bytes,
     Json,
-    Key,
     Long,
     UtcTime,
     Words,
+    counted_key,
+    given_key,
     life_columns,
     new_table,
+    owner_key,
     project_column,
     same_columns,
     stop_columns,
@@ -20,7 +22,7 @@ from crawler_lifecycle.store.columns import (
 
 graph = new_table(
     "graph",
-    Column("graph_id", Key, primary_key=True, autoincrement=True),
+    counted_key("graph_id"),
     # The uid identifies the graph. A restored database may give its number out again.
     Column("graph_uid", String(32), nullable=False),
     project_column(),
@@ -60,27 +62,19 @@ graph = new_table(
 )
 
 
-def _graph_id() -> Column[int]:
-    return Column("graph_id", Key, ForeignKey("graph.graph_id"), primary_key=True, autoincrement=False)
-
-
-def _number() -> Column[int]:
-    return Column("number", Integer, primary_key=True, autoincrement=False)
-
-
 graph_page = new_table(
     "graph_page",
     # The pages of a draft. They are deleted when the graph starts.
-    _graph_id(),
-    Column("page", Integer, primary_key=True, autoincrement=False),
+    owner_key("graph.graph_id"),
+    given_key("page", Integer),
     Column("data", Bytes, nullable=False),
 )
 
 graph_step = new_table(
     "graph_step",
-    _graph_id(),
+    owner_key("graph.graph_id"),
     # The position of the step: steps are numbered from 0 in the order in which they were added.
-    _number(),
+    given_key("number", Integer),
     Column("path", Text, nullable=False),
     Column("path_hash", String(32), nullable=False),
     Column("kind", String(20), nullable=False),
@@ -124,8 +118,8 @@ graph_change = new_table(
     "graph_change",
     # A worktable: its rows exist only inside one transaction (see steps.py). Columns with the name of a column of
     # graph_step have its type.
-    _graph_id(),
-    _number(),
+    owner_key("graph.graph_id"),
+    given_key("number", Integer),
     *same_columns(graph_step, "shape", "state", "attempt", "tries", "not_before", "batch", "alternative", "run_id"),
     *same_columns(graph_step, "run_attempt", "ending", "outcome", "reason", "errors"),
     *same_columns(graph_step, "started_at", "ended_at", "result_bytes"),
@@ -134,14 +128,14 @@ graph_change = new_table(
 graph_result = new_table(
     "graph_result",
     # The result of a step, compressed and split into parts.
-    _graph_id(),
-    _number(),
-    Column("part", Integer, primary_key=True, autoincrement=False),
+    owner_key("graph.graph_id"),
+    given_key("number", Integer),
+    given_key("part", Integer),
     Column("data", Bytes, nullable=False),
 )
 
 graph_log = new_table(
     "graph_log",
-    _graph_id(),
+    owner_key("graph.graph_id"),
     Column("log_tail", Text, nullable=False),
 )

@@ -11,8 +11,10 @@ from crawler_lifecycle.store.columns import (
     Long,
     UtcTime,
     Words,
+    counted_key,
     life_columns,
     new_table,
+    owner_key,
     project_column,
     stop_columns,
 )
@@ -22,7 +24,7 @@ MANAGER_COUNTERS = ("yields", "duplicates", "scheduled", "retried", "good", "bad
 
 manager = new_table(
     "manager",
-    Column("manager_id", Key, primary_key=True, autoincrement=True),
+    counted_key("manager_id"),
     # The uid identifies the manager. A restored database may give its number out again.
     Column("manager_uid", String(32), nullable=False),
     project_column(),
@@ -83,7 +85,7 @@ manager = new_table(
 
 manager_item = new_table(
     "manager_item",
-    Column("item_id", Key, primary_key=True, autoincrement=True),
+    counted_key("item_id"),
     Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
     # Null for jobs that are never recognised as duplicates.
     Column("identity", String(64)),
@@ -116,7 +118,7 @@ manager_item = new_table(
 
 manager_addition = new_table(
     "manager_addition",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
     Column("request_key", String(120), nullable=False),
     Column("jobs_hash", String(32), nullable=False),
@@ -128,7 +130,7 @@ manager_addition = new_table(
 manager_log = new_table(
     "manager_log",
     # The log has its own table, because every cycle locks and every list reads the row of the manager.
-    Column("manager_id", Key, ForeignKey("manager.manager_id"), primary_key=True, autoincrement=False),
+    owner_key("manager.manager_id"),
     Column("log_tail", Text, nullable=False),
 )
 

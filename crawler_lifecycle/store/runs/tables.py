@@ -13,8 +13,11 @@ from crawler_lifecycle.store.columns import (
     Long,
     UtcTime,
     Words,
+    counted_key,
+    given_key,
     life_columns,
     new_table,
+    owner_key,
     project_column,
     same_columns,
     stop_columns,
@@ -34,7 +37,7 @@ def _counters() -> list[Column[int]]:
 
 run_history = new_table(
     "run_history",
-    Column("run_id", Key, primary_key=True, autoincrement=True),
+    counted_key("run_id"),
     # The uid identifies the run. A restored database may give its number out again.
     Column("run_uid", String(32), nullable=False),
     project_column(),
@@ -136,7 +139,7 @@ run_history = new_table(
 run_tag = new_table(
     "run_tag",
     Column("tag", Words(200), primary_key=True),
-    Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    owner_key("run_history.run_id"),
     project_column(),
     Index(None, "run_id"),
     Index(None, "project", "tag", "run_id"),
@@ -144,7 +147,7 @@ run_tag = new_table(
 
 history_property = new_table(
     "history_property",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     _run_id(),
     Column("attempt", Integer, nullable=False),
     Column("name", String(100), nullable=False),
@@ -154,7 +157,7 @@ history_property = new_table(
 
 task_history = new_table(
     "task_history",
-    Column("task_id", Key, primary_key=True, autoincrement=True),
+    counted_key("task_id"),
     _run_id(),
     # Counts the tries of this index, over all attempts of the run. It is part of the task's name on the cluster.
     Column("attempt", Integer, nullable=False),
@@ -221,14 +224,14 @@ task_history = new_table(
 pool_gate = new_table(
     "pool_gate",
     # One row. Who gives places locks it, so that pools never exceed their caps (domain/pools.py).
-    Column("id", Integer, primary_key=True, autoincrement=False),
+    given_key("id", Integer),
     Column("state", Json, nullable=False),
 )
 
 pool_ticket = new_table(
     "pool_ticket",
     # A run that waits for places of its pool.
-    Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    owner_key("run_history.run_id"),
     Column("pool", String(63), nullable=False),
     Column("priority", Integer, nullable=False),
     # The age of the run decides about its place in the line. It waits since it last got a place.
@@ -253,7 +256,7 @@ crawler_memory = new_table(
 
 task_addition = new_table(
     "task_addition",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     _run_id(),
     Column("request_key", String(120), nullable=False),
     Column("args_hash", String(32), nullable=False),
@@ -265,7 +268,7 @@ task_addition = new_table(
 
 task_observation = new_table(
     "task_observation",
-    Column("task_id", Key, primary_key=True, autoincrement=False),
+    given_key("task_id", Key),
     Column("run_id", BigInteger, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("task_index", Integer, nullable=False),
@@ -278,8 +281,8 @@ task_finding = new_table(
     "task_finding",
     # The changes of the staged findings, prepared for one UPDATE (see moves.py). Columns with the name of a column of
     # task_history have its type.
-    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("task_id", BigInteger, primary_key=True, autoincrement=False),
+    given_key("run_id", BigInteger),
+    given_key("task_id", BigInteger),
     Column("believed", String(20), nullable=False),
     Column("terminal", Boolean, nullable=False),
     Column("cluster_time", UtcTime),
@@ -295,8 +298,8 @@ task_change = new_table(
     "task_change",
     # A worktable: its rows exist only inside one transaction (see moves.py). Columns with the name of a column of
     # task_history have its type.
-    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("task_id", BigInteger, primary_key=True, autoincrement=False),
+    given_key("run_id", BigInteger),
+    given_key("task_id", BigInteger),
     Column("believed", String(20)),
     Column("cluster_time", UtcTime),
     Column("lag_ms", BigInteger),
@@ -311,7 +314,7 @@ task_change = new_table(
 
 task_log = new_table(
     "task_log",
-    Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+    owner_key("task_history.task_id"),
     # The text of a row that an older build wrote. Now it is empty, and the next column has the text.
     Column("log_tail", Text, nullable=False, default=""),
     # A log as it is takes a page of 16 KiB. Compressed (columns.compressed) it takes a fifth of one.
@@ -321,13 +324,13 @@ task_log = new_table(
 task_stats = new_table(
     "task_stats",
     # The statistics that the crawler reported at its end: name -> number.
-    Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+    owner_key("task_history.task_id"),
     Column("stats", Json, nullable=False),
 )
 
 status_transition = new_table(
     "status_transition",
-    Column("seq", Key, primary_key=True, autoincrement=True),
+    counted_key("seq"),
     _run_id(),
     Column("task_id", BigInteger),
     Column("attempt", Integer, nullable=False),
@@ -343,7 +346,7 @@ status_transition = new_table(
 
 correction = new_table(
     "correction",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     _run_id(),
     # The project of its run: the lists and sums of one project read nothing of another one.
     project_column(),
@@ -369,7 +372,7 @@ correction = new_table(
 
 cancellation_log = new_table(
     "cancellation_log",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     _run_id(),
     Column("attempt", Integer, nullable=False),
     Column("request_id", Words(120), nullable=False),
@@ -383,7 +386,7 @@ cancellation_log = new_table(
 
 export_record = new_table(
     "export_record",
-    Column("id", Key, primary_key=True, autoincrement=True),
+    counted_key("id"),
     _run_id(),
     Column("attempt", Integer, nullable=False),
     Column("status", String(20), nullable=False),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, UniqueConstraint
 
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table, project_column
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, counted_key, new_table, project_column
 
 schedule = new_table(
     "schedule",
-    Column("schedule_id", Key, primary_key=True, autoincrement=True),
+    counted_key("schedule_id"),
     Column("name", String(80), nullable=False),
     project_column(),
     # Each new definition raises it by 1.
@@ -37,7 +37,7 @@ schedule_due = new_table(
     "schedule_due",
     # One row (a firing) for each due time. A row changes later when its target starts or can never start. A firing
     # without a target also changes when a person requests it.
-    Column("due_id", Key, primary_key=True, autoincrement=True),
+    counted_key("due_id"),
     Column("schedule_id", Key, ForeignKey("schedule.schedule_id"), nullable=False),
     # The revision of the definition that was valid at the decision.
     Column("revision", Integer, nullable=False),
