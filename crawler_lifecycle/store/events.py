@@ -24,7 +24,7 @@ class EventStore(RunPart):
 
     def append_event(self, fence: Fence, type: str, key: str, body: Mapping[str, object]) -> Event:
         """Append one event. If an event has this ``key`` already, return that event instead."""
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             e = outbox_event.c
             row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
             return made(Event, row) if row is not None else unit.append_event(type, key, body)

@@ -69,7 +69,7 @@ class AdditionStore(RunPart):
         if not task_args:
             raise InvalidRequest("tasks: [] is not allowed; give at least one task")
         fingerprint = args_hash(task_args)
-        with self._unit(run_id, fence) as unit:
+        with self._unit(fence or run_id) as unit:
             earlier = _addition(unit, key)
             if earlier is not None:
                 _check_same(earlier, fingerprint)

@@ -102,7 +102,7 @@ class CompletionStore(RunPart):
         """
         with self._db.reading() as conn:  # before the lock, because many tasks take seconds; ended tasks do not change
             coverage = run_coverage(conn, fence.run_id, expected.parts)
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             counts = checked_counts(unit.conn, unit.run)
             if unit.status.terminal:
                 _check_judged(unit)

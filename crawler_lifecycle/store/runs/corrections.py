@@ -48,7 +48,7 @@ class CorrectionStore(RunPart):
         """
         for one in corrections:
             _check(one, found_by)
-        with self._unit(run_id, fence, of_deleted=True) as unit:
+        with self._unit(fence or run_id, of_deleted=True) as unit:
             tasks = _tasks(unit, corrections)
             known = _known(unit, corrections)
             written = []

@@ -66,7 +66,7 @@ class DeploymentStore(RunPart):
         """
         t = task_history.c
         last = case((t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type))
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             now = now or unit.now
             if unit.stop is not None or unit.status.terminal:
                 return [], unit.stop
@@ -136,7 +136,7 @@ class DeploymentStore(RunPart):
         was offered again meanwhile. If an earlier call may still create a deferred task, the task stays offered by that
         call.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             t = task_history.c
             indexes = [answer.index for answer in answers]
             queued = unit.conn.execute(
@@ -181,7 +181,7 @@ class DeploymentStore(RunPart):
 
         A second call changes nothing.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_id, t.offered_until, t.ever_seen).where(t.status == TaskStatus.QUEUED)
@@ -200,7 +200,7 @@ class DeploymentStore(RunPart):
 
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
         """Take back an offer whose call created nothing. An earlier offer of its tasks becomes valid again."""
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
             offer = select(t.task_id).where(t.status == TaskStatus.QUEUED, t.offered_until == until)
             task_ids = [row["task_id"] for row in rows_in(unit.conn, offer, t.task_id, earlier)]
@@ -212,7 +212,7 @@ class DeploymentStore(RunPart):
         A reason is ignored when the run has ended, or when it has started and has no QUEUED task. It then comes from a
         late retry, and nobody would remove it.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             waits = unit.status is RunStatus.INITIALIZING or unit.counts().queued > 0
             if not unit.status.terminal and (waits or waiting_for is None):
                 unit.update_run(waiting_for=waiting_for)
@@ -224,7 +224,7 @@ class DeploymentStore(RunPart):
 
         A later status stays. Returns the status after the call.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             if unit.status.terminal:
                 return unit.status
             _enter(unit, Stage.RECONCILIATION)
@@ -240,7 +240,7 @@ class DeploymentStore(RunPart):
         rows of this attempt. Exception: a call of a former attempt may still create the tasks of some rows. After the
         end of that call, ``offer_tasks`` takes over these rows. No row is inserted after a stop, or by a second call.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             _adopt_queued(unit)
             if unit.stop is None and not unit.status.terminal and unit.run["requeued_attempt"] != unit.attempt:
                 statuses = (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value) if include_succeeded else _NOT_SUCCEEDED

@@ -71,7 +71,7 @@ class LookStore(RunPart):
         Raises ``Fenced``. Raises ``Overtaken`` when a later ordered look is recorded: the worker of this one was frozen
         meanwhile.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             if unit.status.terminal:
                 return _report(unit)
             _check_order(unit, ordered_at)
@@ -119,7 +119,7 @@ class LookStore(RunPart):
 
         Writes nothing when a later ordered look is recorded, or after the end of the run.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
                 unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
 
@@ -143,7 +143,7 @@ class LookStore(RunPart):
         Information about ended tasks is ignored: it comes late, and the information from the end is newer.
         """
         t = task_history.c
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             parts = {one.task_id: {"details": dump_details(one)} for one in map(_short, details)}
             query = select(t.task_id).where(t.run_id == unit.run_id, t.status.in_(_ALIVE))
             alive = [row["task_id"] for row in rows_in(unit.conn, query, t.task_id, parts)]
@@ -154,7 +154,7 @@ class LookStore(RunPart):
 
         Returns the number of tasks. A second call writes the same values again.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             total = 0
             for rows in _staged_rows(unit):
                 details = [_detail(row) for row in rows]
@@ -177,7 +177,7 @@ class LookStore(RunPart):
         With ``observed_at`` the changes are applied only if the look of that time is the last recorded one. Otherwise
         nothing is applied: the caller of the later look applies its findings. Returns the counts of tasks.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             if observed_at is not None and observed_at != unit.run["verified_at"]:
                 log.warning(
                     "refused to apply the look of %s to run %s, attempt %s: the recorded look is of %s",

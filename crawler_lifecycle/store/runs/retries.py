@@ -49,7 +49,7 @@ class RetryStore(RunPart):
         ``oom`` is kept for later runs of the crawler. After a stop or the end of the run nothing is decided. ``now`` is
         the time from which the waits count, by the clock by which they end (``offer_tasks``). Raises ``Fenced``.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             left, now = 0, now or unit.now
             if unit.stop is None and not unit.status.terminal and (ended := _undecided(unit)):
                 _decide(unit, now, ended, decide, _used(unit), most, remember=remember)
@@ -66,7 +66,7 @@ class RetryStore(RunPart):
         """
         last = {one.index: one for one in sorted(seen, key=lambda one: one.attempt)}
         t, ended = task_history.c, (*_NOT_SUCCEEDED, TaskStatus.CANCELLED.value)
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             query = current_tasks(unit.run_id, *_ENDED, t.cluster, t.cluster_place).where(t.status.in_(ended))
             rows = [] if unit.status.terminal else rows_in(unit.conn, query, t.task_index, last)
             there = [(row, last[row["task_index"]]) for row in rows if row["attempt"] < last[row["task_index"]].attempt]

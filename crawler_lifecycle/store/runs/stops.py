@@ -35,7 +35,7 @@ class StopStore(RunPart):
         The gateway calls this without a fence before it signals the workflow. A second stop keeps the time of the
         first; a forced stop adds force; a person's stop replaces the stop of a limit. Nothing is written after the end.
         """
-        with self._unit(run_id, fence) as unit:
+        with self._unit(fence or run_id) as unit:
             if not unit.status.terminal:
                 self._record(unit, stop, request_id, fence)
         return run_row(unit.run)
@@ -75,7 +75,7 @@ class StopStore(RunPart):
 
     def _cancel_page(self, fence: Fence, now: datetime) -> TaskCounts | None:
         """Cancel one page of tasks. Returns the counts after the last page; ``None``: there may be more pages."""
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             t = task_history.c
             never_offered, looked_at = t.offered_until.is_(None), unit.run["verified_at"]
             not_there = and_(t.offered_until < min(looked_at, now), ~t.ever_seen) if looked_at else false()
@@ -120,7 +120,7 @@ class StopStore(RunPart):
         """Record that these tasks were asked to end: PENDING and RUNNING become STOPPING. ``killed``: they were killed
         now, by force.
         """
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             t = task_history.c
             query = select(t.task_id, t.status).where(t.run_id == unit.run_id, t.status.in_(_UNASKED))
             rows = rows_in(unit.conn, query, t.task_id, task_ids)
@@ -140,7 +140,7 @@ class StopStore(RunPart):
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
         """Record the time when the workflow acted on the stop, as ``note_acted`` does."""
-        with self._unit(fence.run_id, fence) as unit:
+        with self._unit(fence) as unit:
             note_acted(unit, at)
 
 

@@ -296,16 +296,19 @@ class RunPart(StorePart):
         return [{str(name): value for name, value in row.items()} for row in self._rows(query)]
 
     @contextmanager
-    def _unit(self, run_id: int, fence: Fence | None = None, *, of_deleted: bool = False) -> Iterator[Unit]:
-        """Lock the run and check the fence. At the end, append an event if the run changed.
+    def _unit(self, of: int | Fence, *, of_deleted: bool = False) -> Iterator[Unit]:
+        """Lock the run with this number, or the run of a fence, which is checked. At the end, append an event if the
+        run changed.
 
         Every transaction locks the row of the run first, so that two transactions never wait for each other. Raises
         ``RunDeleted`` for a deleted run, unless ``of_deleted``.
         """
         with self._db.writing() as conn:
-            run = read_run(conn, run_id, lock=True, owned=fence is not None)
-            if fence is not None:
-                check_fence(run, fence)
+            if isinstance(of, Fence):
+                run = read_run(conn, of.run_id, lock=True, owned=True)
+                check_fence(run, of)
+            else:
+                run = read_run(conn, of, lock=True)
             if not of_deleted:
                 check_kept(run)
             # The clock is read after the wait for the lock, because lag counts until the commit.
