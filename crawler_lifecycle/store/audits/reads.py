@@ -86,7 +86,7 @@ class AuditStore(StorePart):
         A live step executes, or was cancelled and has not ended yet.
         """
         g, s, found = graph.c, graph_step.c, list[StepWithoutRun]()
-        under_way = or_(s.state == StepState.EXECUTING.value, and_(s.state == StepState.CANCELLED.value, s.ending))
+        under_way = or_(s.state == StepState.EXECUTING, and_(s.state == StepState.CANCELLED, s.ending))
         with self._db.reading() as conn:
             for kind, table in ((StepKind.CRAWL, run_history), (StepKind.MANAGER, manager)):
                 [key], parent = table.primary_key, table.c.parent

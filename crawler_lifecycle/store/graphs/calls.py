@@ -118,7 +118,7 @@ class GraphCalls(GraphPart):
             owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
             if row["stop_requested_at"] is not None or not owns:
                 return set(numbers)
-            query = select(_s.number).where(_s.graph_id == fence.graph_id, _s.state == StepState.CANCELLED.value)
+            query = select(_s.number).where(_s.graph_id == fence.graph_id, _s.state == StepState.CANCELLED)
             return {row["number"] for row in rows_in(conn, query, _s.number, numbers)}
 
     # --- crawls and managers ---
@@ -127,7 +127,7 @@ class GraphCalls(GraphPart):
         """Return executing steps whose run or manager has not been started yet in the present attempt."""
         query = (
             select(graph_step)
-            .where(_s.graph_id == fence.graph_id, _s.kind.in_(BEGINNING), _s.state == StepState.EXECUTING.value)
+            .where(_s.graph_id == fence.graph_id, _s.kind.in_(BEGINNING), _s.state == StepState.EXECUTING)
             .where(_s.begun_attempt < _s.attempt)
             .order_by(_s.number)
             .limit(limit)
@@ -315,7 +315,7 @@ class _Steps:
     def discarded(self) -> bool:
         """Return whether the database has a discarded step of the graph. Another call may have recorded it."""
         query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
-        query = query.where(_s.state == StepState.DISCARDED.value).limit(1)
+        query = query.where(_s.state == StepState.DISCARDED).limit(1)
         return self._conn.execute(query.with_hint(*BY_STATE)).first() is not None
 
     @staticmethod

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_IS_OPEN = graph.c.state == GraphState.EXECUTING.value
+_IS_OPEN = graph.c.state == GraphState.EXECUTING
 #: Drafts that nobody starts leave after so many seconds.
 DRAFT_S = 86_400.0
 #: The number of commands of a graph whose answers are kept; the latest ones are kept.
@@ -161,7 +161,7 @@ class GraphStore(GraphCalls, GraphReads):
 
     def drop_old_drafts(self, limit: int = 100) -> None:
         """Remove drafts that nobody has started for ``DRAFT_S`` seconds."""
-        old = (graph.c.state == GraphState.DRAFT.value, graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S))
+        old = (graph.c.state == GraphState.DRAFT, graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S))
         for draft in self._rows(select(graph.c.graph_id).where(*old).order_by(graph.c.graph_id).limit(limit)):
             self.drop_draft(draft["graph_id"])
 
@@ -339,7 +339,7 @@ def _found(conn: Connection, key: str) -> dict[Any, Any] | None:
 
 def _drop(conn: Connection, graph_id: int) -> bool:
     """Delete the graph and its pages if it is a draft. Return whether it was one."""
-    draft = (graph.c.graph_id == graph_id, graph.c.state == GraphState.DRAFT.value)
+    draft = (graph.c.graph_id == graph_id, graph.c.state == GraphState.DRAFT)
     if conn.execute(select(graph.c.graph_id).where(*draft).with_for_update()).scalar_one_or_none() is None:
         return False
     for table in (graph_page, graph_log, graph):

@@ -54,7 +54,7 @@ class Wanted(TypedDict, total=False):
 
 
 def _listing(before_id: int | None = None, *, states: Collection[GraphState] = (), name: str | None = None) -> Listing:
-    kinds = [_g.state == state for state in sorted(set(states))] or [_g.state != GraphState.DRAFT.value]
+    kinds = [_g.state == state for state in sorted(set(states))] or [_g.state != GraphState.DRAFT]
     return Listing(_PEOPLES, name, kinds, before_id)
 
 
@@ -110,14 +110,14 @@ class GraphReads(GraphPart):
         graphs that were last changed at ``silent_until`` or before, because their workflow may be gone.
         """
         untold = _g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None)
-        query = select(*LISTED).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
+        query = select(*LISTED).where(_g.state == GraphState.EXECUTING, _g.updated_at <= until)
         query = query.where(untold | (_g.updated_at <= silent_until))
         order = (case((untold, 0), else_=1), _g.graph_id)
         return [graph_row(row) for row in self._rows(query.order_by(*order).limit(limit))]
 
     def count_graphs(self) -> int:
         """Return the number of graphs that execute."""
-        query = select(func.count()).where(_g.state == GraphState.EXECUTING.value, *seen(graph, leads=True))
+        query = select(func.count()).where(_g.state == GraphState.EXECUTING, *seen(graph, leads=True))
         with self._db.reading() as conn:
             return int(conn.execute(query).scalar_one())
 
@@ -151,7 +151,7 @@ class GraphReads(GraphPart):
 
     def outline(self, graph_id: int) -> list[StepOutline]:
         """Return the outlines of all steps, by number."""
-        holds = case((_s.kind == StepKind.GRAPH.value, _s.job))
+        holds = case((_s.kind == StepKind.GRAPH, _s.job))
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
         query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
         with self._db.reading() as conn:

@@ -30,8 +30,8 @@ BY_STATE = (graph_step, "FORCE INDEX (ix_graph_step_states)", "mysql")
 BY_BATCH = (graph_step, "FORCE INDEX (ix_graph_step_graph_id_batch)", "mysql")
 PRIMARY = (graph_step, "FORCE INDEX (PRIMARY)", "mysql")
 #: Steps that were cancelled and may still run; and those that execute, or may still run.
-CANCELLED = and_(graph_step.c.state == StepState.CANCELLED.value, graph_step.c.ending)
-OPEN = or_(graph_step.c.state == StepState.EXECUTING.value, CANCELLED)
+CANCELLED = and_(graph_step.c.state == StepState.CANCELLED, graph_step.c.ending)
+OPEN = or_(graph_step.c.state == StepState.EXECUTING, CANCELLED)
 #: Engines of graphs with at least so many steps are remembered, so many of them, until whole graphs are read again
 #: after so many seconds.
 LARGE, REMEMBERED, AGE_S = 500, 4, 10.0

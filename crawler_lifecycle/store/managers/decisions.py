@@ -128,7 +128,7 @@ def _reopen(unit: ManagerUnit) -> int:
         select(i.item_id)
         .select_from(joined)
         .where(r.parent == unit.parent, r.attempt > 1)
-        .where(i.manager_id == unit.manager_id, i.state == JobState.ENDED.value, r.attempt > i.handled_attempt)
+        .where(i.manager_id == unit.manager_id, i.state == JobState.ENDED, r.attempt > i.handled_attempt)
     )
     again = unit.conn.execute(query.with_hint(*_RESUMED)).scalars().all()
     set_items(unit, again, JobState.STARTED)
@@ -159,7 +159,7 @@ def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
     r, i = run_history.c, manager_item.c
     over = and_(r.status.in_(OVER_RUNS), r.attempt > i.handled_attempt)
     never = and_(i.run_id.is_(None), i.error.is_not(None))
-    query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED.value, or_(over, never))
+    query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED, or_(over, never))
     query = query.order_by(i.hook_tries, func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
     return unit.conn.execute(query.with_hint(*BY_STATE)).mappings().all()
 

@@ -115,7 +115,7 @@ def _page(
     """Return one page, and the position after it: ``live:<run>`` or ``ended:<time>:<run>``, or ``None`` at the end."""
     kind, at, run_id = _position(after)
     r = run_history.c
-    statuses = [status.value for state in states if state != "finished" for status in _STATES[state]]
+    statuses = [status for state in states if state != "finished" for status in _STATES[state]]
     if kind == "live" and statuses:
         query = _jobs(of).where(r.status.in_(statuses), r.run_id > run_id).order_by(r.run_id).limit(limit)
         rows = conn.execute(query).mappings().all()
@@ -124,7 +124,7 @@ def _page(
         return rows, "ended:" if "finished" in states else None
     if "finished" not in states:
         return [], None
-    query = _jobs(of).where(r.status.in_([status.value for status in _STATES["finished"]]))
+    query = _jobs(of).where(r.status.in_(_STATES["finished"]))
     if at is not None:
         query = query.where(or_(r.ended_at < at, and_(r.ended_at == at, r.run_id < run_id)), r.ended_at <= at)
     rows = conn.execute(query.order_by(r.ended_at.desc(), r.run_id.desc()).limit(limit)).mappings().all()

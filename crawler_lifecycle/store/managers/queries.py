@@ -54,7 +54,7 @@ def in_states(
     query, so that an index gives the order.
     """
     i, found = manager_item.c, list[Row]()
-    lives, started = func.coalesce(run_history.c.status, "").in_(LIVE_RUNS), i.state == JobState.STARTED.value
+    lives, started = func.coalesce(run_history.c.status, "").in_(LIVE_RUNS), i.state == JobState.STARTED
     conditions = [
         i.state == state if not over or state != JobState.STARTED else and_(started, lives) for state in states
     ]
@@ -71,7 +71,7 @@ def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, in
     r, i = run_history.c, manager_item.c
     joined = manager_item.join(run_history, r.run_id == i.run_id)
     query = select(i.manager_id, func.count()).select_from(joined).group_by(i.manager_id)
-    query = query.where(i.manager_id.in_(manager_ids), i.state == JobState.STARTED.value, r.status.in_(LIVE_RUNS))
+    query = query.where(i.manager_id.in_(manager_ids), i.state == JobState.STARTED, r.status.in_(LIVE_RUNS))
     rows = conn.execute(query.with_hint(*BY_STATE)).all()
     return {of: jobs for of, jobs in rows}  # noqa: C416
 

@@ -176,7 +176,7 @@ class ManagerReads(ManagerPart):
             parent, mine = _children(conn, manager_id)
             # The id of such a stop is that of the manager, and a resume begins an attempt without a stop.
             of_manager = select(c.id).where(c.run_id == r.run_id, c.attempt == r.attempt, c.request_id.like(mine))
-            query = select(r.run_id).where(r.parent == parent, r.status == RunStatus.FAILED.value)
+            query = select(r.run_id).where(r.parent == parent, r.status == RunStatus.FAILED)
             query = query.where(r.run_id > after_run_id, r.outcome.in_(STOPPED_OUTCOMES), of_manager.exists())
             query = query.where(r.deleted_at.is_(None)).order_by(r.run_id).limit(limit)
             return runs_by_id(conn, list(conn.execute(query).scalars()))

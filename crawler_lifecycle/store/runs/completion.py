@@ -77,7 +77,7 @@ def _before(unit: Unit) -> list[Coverage]:
     left out.
     """
     r = run_history.c
-    same = (r.project == unit.run["project"], r.crawler == unit.run["crawler"], r.status == RunStatus.COMPLETED.value)
+    same = (r.project == unit.run["project"], r.crawler == unit.run["crawler"], r.status == RunStatus.COMPLETED)
     query = select(r.fields).where(*same, r.run_id < unit.run_id).order_by(r.run_id.desc()).limit(RUNS)
     query = query.with_hint(run_history, "FORCE INDEX (ix_run_history_project_crawler_status_run_id)", "mysql")
     return [one for fields in unit.conn.execute(query).scalars() if (one := Coverage.of(fields)) is not None]

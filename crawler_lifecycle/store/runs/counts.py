@@ -41,7 +41,7 @@ def ends_of(conn: Connection, crawler: str, since: datetime, outcomes: int) -> E
         near = among.where(r.run_id > last, r.run_id < first, r.created_at >= since)
         return sum(conn.execute(union_all(_hinted(among.where(r.run_id >= first)), _hinted(near))).scalars())
 
-    failed = [*mine, r.status == RunStatus.FAILED.value, r.run_id > last, r.created_at >= since]
+    failed = [*mine, r.status == RunStatus.FAILED, r.run_id > last, r.created_at >= since]
     runs = func.count().label("runs")
     groups = select(r.outcome, runs, func.max(r.run_id).label("newest")).where(*failed).group_by(r.outcome)
     # A crawler may report any text as its outcome, so the rare ones are left out.
@@ -70,7 +70,7 @@ def live_now(conn: Connection, most: int) -> LiveRuns:
             waits[key] += runs if kind is not None else 0
             oldest[key] = min(first, oldest.get(key, first))
     running = select(r.pages, r["items"], r.started_at, r.last_progress_at).where(
-        r.status == RunStatus.PROCESSING.value, r.attempt == 1, *seen(run_history, leads=True)
+        r.status == RunStatus.PROCESSING, r.attempt == 1, *seen(run_history, leads=True)
     )
     rows = conn.execute(running.limit(most)).all()
     pace = [sum(pages_per_minute(row[n], row[2], row[3]) or 0.0 for row in rows) for n in (0, 1)]

@@ -130,8 +130,8 @@ def counted_between(conn: Connection, since: datetime, until: datetime) -> Count
     ``open``."""
     r = run_history.c
     ended = case(
-        (r.status == RunStatus.COMPLETED.value, "completed"),
-        (r.status != RunStatus.FAILED.value, "open"),
+        (r.status == RunStatus.COMPLETED, "completed"),
+        (r.status != RunStatus.FAILED, "open"),
         (r.outcome.in_(STOPPED_OUTCOMES), "stopped"),
         else_="failed",
     )
@@ -152,7 +152,7 @@ def wait_column() -> ColumnElement[str]:
         (in_line, Wait.POOL.value),
         (r.look_error.is_not(None), Wait.CLUSTER.value),
         (r.waiting_for.startswith(RETRY_AT, autoescape=True), Wait.RETRY.value),
-        (r.status != RunStatus.INITIALIZING.value, null()),  # an earlier try may have left its reason
+        (r.status != RunStatus.INITIALIZING, null()),  # an earlier try may have left its reason
         (r.waiting_for.startswith(SCHEDULER_WAIT, autoescape=True), Wait.SCHEDULER.value),
         (r.waiting_for.startswith(CLUSTER_WAIT, autoescape=True), Wait.CLUSTER.value),
         (r.owner_run_id.is_(None), Wait.WORKER.value),
@@ -209,15 +209,15 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
 
     def followed(column: str) -> ColumnElement[bool]:
         same = later.c[column] == r[column]
-        good = and_(same, later.c.status == RunStatus.COMPLETED.value, later.c.run_id > r.run_id)
+        good = and_(same, later.c.status == RunStatus.COMPLETED, later.c.run_id > r.run_id)
         return exists(select(later.c.run_id).where(good).correlate(run_history))
 
     theirs = or_(r.outcome.is_(None), r.outcome.not_in(STOPPED_OUTCOMES))
     left = (r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule"))
     kinds = {
-        RunStatus.FAILED.value: [r.status == RunStatus.FAILED.value, theirs, *left],
+        RunStatus.FAILED.value: [r.status == RunStatus.FAILED, theirs, *left],
         # The condition about the outcome comes first, because few completed runs have this outcome.
-        RunStatus.COMPLETED.value: [r.outcome == COVERAGE, r.status != RunStatus.FAILED.value, *left],
+        RunStatus.COMPLETED.value: [r.outcome == COVERAGE, r.status != RunStatus.FAILED, *left],
     }
     return [kind for status, kind in kinds.items() if not statuses or status in statuses]
 

@@ -19,7 +19,6 @@ from .tables import run_history, task_history
 from .unit import RunPart, Unit, current_tasks
 
 COUNTERS = ("pages", "items", "errors", "bytes")
-_ALIVE = [status.value for status in ALIVE]
 
 
 class LiveCounterStore(RunPart):
@@ -62,7 +61,7 @@ def count_sums(unit: Unit) -> dict[str, int | None]:
 def _live(unit: Unit, indexes: Iterable[int]) -> Sequence[Row]:
     t = task_history.c
     columns = (t.task_id, t.task_index, t.attempt, t.last_progress_at, *(t[name] for name in COUNTERS))
-    return rows_in(unit.conn, current_tasks(unit.run_id, *columns).where(t.status.in_(_ALIVE)), t.task_index, indexes)
+    return rows_in(unit.conn, current_tasks(unit.run_id, *columns).where(t.status.in_(ALIVE)), t.task_index, indexes)
 
 
 def grown(known: Any, read: int | None) -> Any:

@@ -36,7 +36,6 @@ _MS = timedelta(milliseconds=1)
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 #: The columns of a staged row with data from a look.
 _PARTS = ("finding", "details")
-_ALIVE = [status.value for status in ALIVE]
 #: Columns of a task that a look may change while its status stays the same.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "fields", "resumed", "resume_note")
@@ -145,7 +144,7 @@ class LookStore(RunPart):
         t = task_history.c
         with self._unit(fence) as unit:
             parts = {one.task_id: {"details": dump_details(one)} for one in map(_short, details)}
-            query = select(t.task_id).where(t.run_id == unit.run_id, t.status.in_(_ALIVE))
+            query = select(t.task_id).where(t.run_id == unit.run_id, t.status.in_(ALIVE))
             alive = [row["task_id"] for row in rows_in(unit.conn, query, t.task_id, parts)]
             _stage(unit, {task_id: parts[task_id] for task_id in alive})
 
@@ -233,7 +232,7 @@ def _quiet(run: Row) -> timedelta:
 
 def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
     t = task_history.c
-    query = current_tasks(run_id, task_history).where(t.status.in_(_ALIVE)).order_by(t.task_index)
+    query = current_tasks(run_id, task_history).where(t.status.in_(ALIVE)).order_by(t.task_index)
     return conn.execute(query).mappings().all()
 
 

@@ -106,7 +106,7 @@ class StopStore(RunPart):
         t = task_history.c
         statuses = ACTIVE if force else _UNASKED
         query = current_tasks(fence.run_id, task_history).where(
-            t.status.in_([status.value for status in statuses]),
+            t.status.in_(statuses),
             t.task_index > after_index,
         )
         if force:

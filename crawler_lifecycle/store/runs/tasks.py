@@ -76,7 +76,7 @@ class TaskReader(StorePart):
         query = (
             current_tasks(run_id, task_history)
             .where(
-                t.status.in_([status.value for status in statuses]),
+                t.status.in_(statuses),
                 t.task_index > after_index,
             )
             .order_by(t.task_index)
@@ -110,7 +110,7 @@ class TaskReader(StorePart):
             for chunk in chunks(waiting, 50):
                 first = (
                     current_tasks(run_id, t.run_id, t.task_index, t.reason)
-                    .where(t.status == TaskStatus.PENDING.value)
+                    .where(t.status == TaskStatus.PENDING)
                     .order_by(t.task_index)
                     .limit(_REASONS)
                     .subquery(f"page_{n}")

@@ -94,7 +94,7 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
 
     A later schedule with the same name must not inherit them. Firings that a person requested stay.
     """
-    mine = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value, _d.target_id.is_(None))
+    mine = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED, _d.target_id.is_(None))
     queued = conn.execute(select(schedule_due).where(*mine).order_by(_d.due_at)).mappings().all()
     firings = {firing["due_id"]: firing for firing in queued if firing["asked_by"] is None}
     if not firings:

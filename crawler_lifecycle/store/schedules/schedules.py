@@ -328,7 +328,7 @@ class ScheduleStore(StorePart):
                 return False
             values = {"decision": Decision.SKIPPED_OVERLAP.value, "reason": gave_way(due_text(later))}
             change_row(conn, schedule_due, firing, values)
-            queued = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value)
+            queued = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED)
             conn.execute(update(schedule_due).where(*queued, _d.after_id == due_id).values(after_id=firing["after_id"]))
             firings.append_events(conn, [firings.event_of(row, [{**firing, **values}], self._clock())])
             return True
@@ -339,7 +339,7 @@ class ScheduleStore(StorePart):
         mine = (_d.due_id == due_id, _d.target_id.is_(None))
         with self._db.writing() as conn:
             # The schedule may have been deleted while the target was being started. The firing was failed then.
-            failed = update(schedule_due).where(*mine, _d.decision == Decision.FAILED.value)
+            failed = update(schedule_due).where(*mine, _d.decision == Decision.FAILED)
             conn.execute(failed.values(decision=Decision.STARTED.value, reason=None))
             conn.execute(update(schedule_due).where(*mine).values(**values))
 
