@@ -79,13 +79,13 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
     beside = {name: override[name] for name in override if name not in PARAMS and name != "spider"}
     spider_args = {**defaults.spider_args, **beside, **_mapping("spider_args", override.get("spider_args"))}
     settings = {**defaults.job_settings, **_mapping("job_settings", override.get("job_settings"))}
-    project_id = override.get("project_id")
-    units = defaults.units if override.get("units") is None else override["units"]
+    given = {name: value for name, value in override.items() if value is not None}
+    units = given.get("units", defaults.units)
     check_number("units", units, UNITS)
-    priority = defaults.priority if override.get("priority") is None else override["priority"]
+    priority = given.get("priority", defaults.priority)
     if priority is not None:
         check_number("priority", priority)
-    pool = defaults.pool if override.get("pool") is None else override["pool"]
+    pool = given.get("pool", defaults.pool)
     check_name("pool", pool, or_none=True)
     job = Job(
         spider=_spider(spider or override.get("spider") or defaults.spider),
@@ -93,7 +93,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
         job_settings=_texts("job_settings", settings),
         tags=_tags(override.get("tags"), defaults.tags),
         units=units,
-        project_id=_project(project_id if project_id is not None else defaults.project_id),
+        project_id=_project(given.get("project_id", defaults.project_id)),
         priority=priority,
         pool=pool,
     )
