@@ -70,58 +70,57 @@ class CrawlerDefinition:
     kubernetes: PodOptions = field(default_factory=PodOptions)
 
     def __post_init__(self) -> None:
+        try:
+            self._check()
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{self.name}: {error}") from None
+        Limits(**self.limits)  # type: ignore[arg-type]
+
+    def _check(self) -> None:
         if self.kind is CrawlerKind.COMMAND and not self.command:
-            raise InvalidRequest(f"{self.name}: command: missing; a crawler of kind 'command' needs its argument list")
+            raise InvalidRequest("command: missing; a crawler of kind 'command' needs its argument list")
         if self.kind is CrawlerKind.SCRAPY and self.command:
-            raise InvalidRequest(f"{self.name}: command: not for kind 'scrapy'; give project and spider")
+            raise InvalidRequest("command: not for kind 'scrapy'; give project and spider")
         if self.stop_signal not in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
-            raise InvalidRequest(
-                f"{self.name}: stop_signal: {self.stop_signal!r} is not allowed; "
-                "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
-            )
+            cure = "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
+            raise InvalidRequest(f"stop_signal: {self.stop_signal!r} is not allowed; {cure}")
         if not self.kubernetes.runner:
             self._check_without_runner()
         for key in (*self.env, *self.secrets):
             if key.upper().startswith(RESERVED_ENV_PREFIXES):
                 section = "env" if key in self.env else "secrets"
                 raise InvalidRequest(
-                    f"{self.name}: {section}.{key}: names that begin with {', '.join(RESERVED_ENV_PREFIXES)} "
+                    f"{section}.{key}: names that begin with {', '.join(RESERVED_ENV_PREFIXES)} "
                     "are reserved; choose another name"
                 )
-        try:
-            for key, text in self.secrets.items():
-                check_secret(f"secrets.{key}", text)
-            check_allowed(self.allow_settings)
-            for key, argument in self.args.items():
-                check_declared(f"args.{key}", argument)
-            check_sizes(_defaults(self), self.settings)
-            self.expected.check()
-            check_name("pool", self.pool, or_none=True)
-            check_retries(self.retries, self.resources.memory)
-            self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"{self.name}: {error}") from None
-        known_limits = [f.name for f in fields(Limits)]
-        unknown = sorted(set(self.limits) - set(known_limits))
+        for key, text in self.secrets.items():
+            check_secret(f"secrets.{key}", text)
+        check_allowed(self.allow_settings)
+        for key, argument in self.args.items():
+            check_declared(f"args.{key}", argument)
+        check_sizes(_defaults(self), self.settings)
+        self.expected.check()
+        check_name("pool", self.pool, or_none=True)
+        check_retries(self.retries, self.resources.memory)
+        self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
+        known = [f.name for f in fields(Limits)]
+        unknown = sorted(set(self.limits) - set(known))
         if unknown:
-            known = ", ".join(known_limits)
-            raise InvalidRequest(f"{self.name}: limits.{unknown[0]}: unknown; known are {known}")
-        Limits(**self.limits)  # type: ignore[arg-type]
+            raise InvalidRequest(f"limits.{unknown[0]}: unknown; known are {', '.join(known)}")
 
     def _check_without_runner(self) -> None:
         if self.kind is CrawlerKind.SCRAPY:
             raise InvalidRequest(
-                f"{self.name}: kubernetes.runner: a crawler of kind 'scrapy' needs our runner; leave it out, or give "
-                "kind 'command'"
+                "kubernetes.runner: a crawler of kind 'scrapy' needs our runner; leave it out, or give kind 'command'"
             )
         if self.stop_signal != "SIGTERM":
             raise InvalidRequest(
-                f"{self.name}: stop_signal: {self.stop_signal!r} cannot be sent where 'kubernetes.runner' is false; "
+                f"stop_signal: {self.stop_signal!r} cannot be sent where 'kubernetes.runner' is false; "
                 "leave it out and set the image's STOPSIGNAL"
             )
         if self.expect:
             raise InvalidRequest(
-                f"{self.name}: expect: fields are not counted where 'kubernetes.runner' is false; remove expect, "
+                "expect: fields are not counted where 'kubernetes.runner' is false; remove expect, "
                 "or set kubernetes.runner to true"
             )
 
