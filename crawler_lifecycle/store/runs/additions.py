@@ -13,12 +13,12 @@ from crawler_lifecycle.domain.projects import limited, only
 from crawler_lifecycle.domain.run import AddedTask
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store.base.bulk import insert_rows
+from crawler_lifecycle.store.base.bulk import insert_mappings, insert_rows
 from crawler_lifecycle.store.base.rows import Row
 
 from .quotas import check_quotas
-from .rows import args_hash
-from .tables import task_addition, task_history
+from .rows import args_hash, tag_key
+from .tables import run_tag, task_addition, task_history
 from .unit import BY_RUN, RunPart, Unit
 
 
@@ -30,6 +30,13 @@ def check_capacity(present: int, more: int) -> None:
             f"tasks: {more} tasks are not allowed; a run has at most {TASKS_PER_RUN_MAX}{has}: "
             "start another run for the rest"
         )
+
+
+def insert_tags(unit: Unit, tags: Sequence[str]) -> None:
+    """Insert the tags of a new run, without repetitions."""
+    distinct = sorted({tag_key(tag) for tag in tags})
+    rows = [{"tag": tag} for tag in distinct]
+    insert_mappings(unit.conn, run_tag, rows, run_id=unit.run_id, project=unit.run["project"])
 
 
 def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:

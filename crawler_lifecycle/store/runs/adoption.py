@@ -18,9 +18,10 @@ from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
 from crawler_lifecycle.store.base.bulk import insert_mappings, rows_in
 from crawler_lifecycle.store.base.unit import stop_values
 
+from .additions import insert_tags
 from .initiation import new_run
-from .rows import distinct_tags, request_hash, run_row, work_hash
-from .tables import run_history, run_tag, status_transition, task_history
+from .rows import request_hash, run_row, work_hash
+from .tables import run_history, status_transition, task_history
 from .unit import RunPart, Unit, read_run
 
 #: The cure for what cannot be taken up again.
@@ -47,9 +48,8 @@ class AdoptionStore(RunPart):
             _check_free(conn, lost.tasks)
             now = self._clock()
             conn.execute(insert(run_history).values(**_row(conn, lost, now)))
-            tags, project = distinct_tags(lost.request.tags), lost.request.project
-            insert_mappings(conn, run_tag, [{"tag": tag, "run_id": number, "project": project} for tag in tags])
             unit = Unit(conn, read_run(conn, number, lock=True), now, told=self._told)
+            insert_tags(unit, lost.request.tags)
             self._insert_tasks(unit, lost, lost.tasks, set())
             evidence = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}
             unit.note_transition(None, RunStatus(unit.run["status"]), "sweep", evidence)

@@ -28,11 +28,11 @@ from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row, check_free
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
-from .additions import check_capacity, insert_tasks
+from .additions import check_capacity, insert_tags, insert_tasks
 from .moves import forget_staged
 from .quotas import check_quotas
-from .rows import distinct_tags, request_hash, run_handle, run_row, stored_request, work_hash
-from .tables import history_property, run_history, run_tag
+from .rows import request_hash, run_handle, run_row, stored_request, work_hash
+from .tables import history_property, run_history
 from .unit import RunPart, Unit, check_kept, read_run
 
 _CLAIM_ROUNDS = 10
@@ -167,11 +167,7 @@ class InitiationStore(RunPart):
         inserted = self._find_locked(conn, request_id, request.project)
         assert inserted is not None, "it was inserted in this transaction"
         unit = Unit(conn, inserted, now)
-        tags = distinct_tags(request.tags)
-        if tags:
-            conn.execute(
-                insert(run_tag), [{"tag": tag, "run_id": unit.run_id, "project": request.project} for tag in tags]
-            )
+        insert_tags(unit, request.tags)
         insert_tasks(unit, 0, own)
         unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})
         return unit

@@ -83,11 +83,6 @@ def tag_key(tag: str) -> str:
     return storable(tag).rstrip(" ")
 
 
-def distinct_tags(tags: Sequence[str]) -> list[str]:
-    """Return the tags of a run as they are stored, without repetitions."""
-    return sorted({tag_key(tag) for tag in tags})
-
-
 # --- findings and evidence --------------------------------------------------------------------------------------
 
 
