@@ -95,7 +95,7 @@ class AuditStore(StorePart):
                         select(s.graph_id, g.graph_key, s.number, s.path, s.attempt, s.run_id, key, parent)
                         .join_from(graph_step, graph, g.graph_id == s.graph_id)
                         .join(table, key == s.run_id, isouter=True)
-                        .where(s.graph_id.in_(chunk), s.kind == kind.value, under_way, s.begun_attempt >= s.attempt)
+                        .where(s.graph_id.in_(chunk), s.kind == kind, under_way, s.begun_attempt >= s.attempt)
                         .where(or_(parent.is_(None), parent != literal("graph/") + g.graph_key))
                         .limit(limit)
                         .with_hint(*BY_STATE_OF_STEPS)

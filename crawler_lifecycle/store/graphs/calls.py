@@ -185,7 +185,7 @@ class GraphCalls(GraphPart):
                 query = (
                     select(*_STEP, _s.run_attempt, _s.reason, *(one.label(f"its_{one.name}") for one in facts))
                     .select_from(joined)
-                    .where(_s.graph_id == fence.graph_id, OPEN, _s.kind == kind.value)
+                    .where(_s.graph_id == fence.graph_id, OPEN, _s.kind == kind)
                     .with_hint(*BY_STATE)
                 )
                 rows = conn.execute(query).mappings()
@@ -223,7 +223,7 @@ class GraphCalls(GraphPart):
 
 def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Select[tuple[int]]:
     """Return the query of the runs (or managers) of these steps of the graph."""
-    return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind.value, which)
+    return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind, which)
 
 
 # --- steps --------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
     """
     query = (
         select(_s.graph_id, _s.number, _s.path, _s.attempt, _s.run_id, _s.run_attempt, _s.job)
-        .where(_s.graph_id == graph["graph_id"], _s.kind == kind.value, CANCELLED, _s.begun_attempt < _s.attempt)
+        .where(_s.graph_id == graph["graph_id"], _s.kind == kind, CANCELLED, _s.begun_attempt < _s.attempt)
         .with_hint(*BY_STATE)
     )
     steps = conn.execute(query).mappings().all()

@@ -206,7 +206,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         """Delete items of former code that nobody has started. The source is read again and may yield them again."""
         i = manager_item.c
         for state in (JobState.BUFFERED, JobState.DELAYED):
-            gone = delete(manager_item).where(i.manager_id == unit.manager_id, i.state == state.value)
+            gone = delete(manager_item).where(i.manager_id == unit.manager_id, i.state == state)
             unit.count(**{f"jobs_{state}": -unit.conn.execute(gone).rowcount})
 
     @staticmethod

@@ -37,7 +37,7 @@ def ends_of(conn: Connection, crawler: str, since: datetime, outcomes: int) -> E
     last, first = last_before(conn, since), first_after(conn, since)
 
     def count(status: RunStatus) -> int:
-        among = select(func.count(r.run_id)).where(*mine, r.status == status.value)
+        among = select(func.count(r.run_id)).where(*mine, r.status == status)
         near = among.where(r.run_id > last, r.run_id < first, r.created_at >= since)
         return sum(conn.execute(union_all(_hinted(among.where(r.run_id >= first)), _hinted(near))).scalars())
 

@@ -235,7 +235,7 @@ def status_column() -> Any:
     """Return a column with the status of the target, for lists of firings."""
     whens = [
         (
-            _d.target_kind == kind.value,
+            _d.target_kind == kind,
             select(state).where(key == _d.target_id).correlate(schedule_due).scalar_subquery(),
         )
         for kind, (_, key, state) in _TARGETS.items()

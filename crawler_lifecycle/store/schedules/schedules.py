@@ -203,7 +203,7 @@ class ScheduleStore(StorePart):
         newest = (
             select(schedule_due)
             .where(_d.schedule_id == row["schedule_id"], _d.due_id > row["failures_after"])
-            .where(_d.decision.in_([*firings.BEGINS, Decision.FAILED.value]))
+            .where(_d.decision.in_([*firings.BEGINS, Decision.FAILED]))
             .order_by(_d.due_id.desc())
             .limit(spec.pause_after_failures)
         )
@@ -401,5 +401,5 @@ class ScheduleStore(StorePart):
         if before is not None:
             query = query.where(_d.due_at < before)
         if decision is not None:
-            query = query.where(_d.decision == decision.value)
+            query = query.where(_d.decision == decision)
         return [firings.due_row(row, row["name"]) for row in self._rows(query.order_by(_d.due_at.desc()).limit(limit))]
