@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-newest test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench capacity clean site test-locks image-again image-list image-deps test-image test-upstream
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-newest test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench bench-smoke capacity clean site test-locks image-again image-list image-deps test-image test-upstream
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -37,7 +37,7 @@ help:
 	@echo "make faults-short  three seeds of the newest commit of it in two minutes; make faults-scrapyd  what scrapyd says under such faults"
 	@echo "make faults-jobs  what Job.status says on a real API server under such faults, and what ours says beside it (SEED=1)"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
-	@echo "make bench      the figures, each beside its baseline"
+	@echo "make bench      the figures, each beside its baseline; make bench-smoke  every benchmark at its smallest size"
 	@echo "make capacity   what a task costs each part on MariaDB and a real API server, and what 1,000 to 100,000 a day need: docs/capacity.md"
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
 	@echo "make page-pictures  docs/pictures, the pictures of the page in docs/page.md"
@@ -333,6 +333,10 @@ site: env
 
 bench: env
 	@$(PY) -m benchmarks
+
+# Every benchmark at its smallest size, so that none of them breaks unseen. Its figures mean nothing.
+bench-smoke: kube-binaries
+	@BENCHMARK_SMALL=1 $(PY) -m benchmarks --each
 
 capacity: kube-binaries
 	@$(PY) -m benchmarks capacity
