@@ -80,6 +80,8 @@ class Reflector(Generic[T]):
         self._version: str | None = None
         """The version where the next watch begins; ``None``: a list must come first."""
         self._listed_at = -float("inf")
+        self.lists = 0
+        """The number of lists that were begun."""
         self.problem: str | None = "the first watch has not begun yet"
         """The reason why no watch works now; any thread may read it."""
 
@@ -108,6 +110,7 @@ class Reflector(Generic[T]):
 
     def _list(self) -> None:
         self._version = None
+        self.lists += 1
         found = self.api.listing(self.path, self.kind, labels=self.labels, keep=KEPT[self.kind])
         self.complete(self.kind, found.items)
         self._version, self._listed_at = found.resource_version, time.monotonic()
