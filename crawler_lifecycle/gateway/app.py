@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 
-from crawler_lifecycle.gateway.access.limits import RateLimits
+from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Operations, caller_name
 from crawler_lifecycle.gateway.access.recorder import Recording
 from crawler_lifecycle.gateway.access_log import add_access_log
@@ -85,12 +85,14 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
     """Add the middleware. A request passes the last one first."""
     entrance, operations = gateway.entrance, Operations(app)
+    limits = RateLimits(entrance.quota)
+    app.add_middleware(Serving, limits=limits)
     app.add_middleware(BodyLimit, limit=lambda scope: int(scope["lifecycle.body_max"]))
     app.add_middleware(
         AuthenticationMiddleware,
         operations=operations,
         entrance=entrance,
-        limits=RateLimits(entrance.quota),
+        limits=limits,
         logins=gateway.logins,
         clock=gateway.clock,
     )

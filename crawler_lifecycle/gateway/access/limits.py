@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.shares import PROCESS, Owner, Shares
 from crawler_lifecycle.web.tries import Buckets, too_many
@@ -18,6 +20,7 @@ from .tokens import Caller
 #: so may all crawlers together.
 REQUESTS_MAX = 500
 STREAMS_MAX = 2000
+_WHAT = {False: "requests are being served", True: "streams are open"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class RateLimits:
     def __init__(self, quota: Quota | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._quota = quota
         self._buckets = Buckets(clock)
-        self._requests, self._streams = Shares(), Shares()
+        self._open = {False: Shares(), True: Shares()}
+        """What is open: requests and streams."""
 
     def spend(self, caller: str | None, *, writes: bool) -> None:
         """Count one request. Raises ``Problem`` 429 with ``Retry-After`` if the caller sent too many."""
@@ -60,10 +64,10 @@ class RateLimits:
 
     @contextlib.contextmanager
     def slot(self, caller: Caller | None, *, stream: bool) -> Iterator[None]:
-        """Count an open request or stream for its owners on all levels. Raises ``Problem`` 429 if the login, the token
-        or the project has too many, and 503 if the process has."""
-        shares, most_of_all = (self._streams, STREAMS_MAX) if stream else (self._requests, REQUESTS_MAX)
-        owners: dict[Owner, int] = {PROCESS: most_of_all}
+        """Count an open request or stream for the login, the token and the project. Raises ``Problem`` 429 if one of
+        them has too many."""
+        most_of_all = STREAMS_MAX if stream else REQUESTS_MAX
+        owners: dict[Owner, int] = {}
         if self._quota is not None and caller is not None:
             most = self._quota.streams_at_once if stream else self._quota.requests_at_once
             if caller.login is not None:
@@ -71,15 +75,41 @@ class RateLimits:
             owners["token", caller.key] = most
             group = ("crawlers", "") if caller.role is None else ("project", caller.project)
             owners[group] = most_of_all // 2
-        what = "streams are open" if stream else "requests are being served"
-        full = shares.take(owners)
-        if full == PROCESS:
-            detail = f"{most_of_all} {what}; try again in a moment"
-            raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
+        full = self._open[stream].take(owners)
         if full is not None:
+            what = _WHAT[stream]
             detail = f"{owners[full]} {what} for the same {full[0]}; wait until one of them has ended"
             raise too_many("too_many_at_once", detail, 1.0)
         try:
             yield
         finally:
-            shares.give_back(owners)
+            self._open[stream].give_back(owners)
+
+    @contextlib.contextmanager
+    def serve(self, *, stream: bool) -> Iterator[None]:
+        """Count a request or stream of the process after its body is read. Raises ``Problem`` 503 for too many."""
+        most = STREAMS_MAX if stream else REQUESTS_MAX
+        if self._open[stream].take({PROCESS: most}) is not None:
+            detail = f"{most} {_WHAT[stream]}; try again in a moment"
+            raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
+        try:
+            yield
+        finally:
+            self._open[stream].give_back([PROCESS])
+
+
+class Serving:
+    """ASGI middleware that counts requests of the process. It runs after the body is read, so slow senders do not
+    count: they would take the places of everybody else."""
+
+    def __init__(self, app: ASGIApp, *, limits: RateLimits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = scope.get("lifecycle.stream")
+        if stream is None:  # a health check, or not a request
+            await self._app(scope, receive, send)
+            return
+        with self._limits.serve(stream=stream):
+            await self._app(scope, receive, send)

@@ -275,7 +275,8 @@ class AuthenticationMiddleware:
         _check(caller, access, operation or "this", parameters)
         name = caller.key if caller else None
         self.limits.spend(name, writes=access.writes)
-        with self.limits.slot(caller, stream=_is_stream(access, scope)), self._called(scope, caller, operation):
+        scope["lifecycle.stream"] = stream = _is_stream(access, scope)
+        with self.limits.slot(caller, stream=stream), self._called(scope, caller, operation):
             if caller is None or access.writes:
                 await self.app(scope, receive, send)
             else:

@@ -184,7 +184,10 @@ def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
             with contextlib.suppress(Problem):
                 while True:
                     try:
-                        places.enter_context(limits.slot(caller, stream=stream))
+                        with contextlib.ExitStack() as both:
+                            both.enter_context(limits.slot(caller, stream=stream))
+                            both.enter_context(limits.serve(stream=stream))
+                            places.push(both.pop_all())
                     except Problem as problem:
                         refusal = problem.detail
                         raise
@@ -207,19 +210,18 @@ def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
         assert held_by([Caller("other", Role.READ, project="b")])[0] == 20
         held, refusal = held_by(Caller(f"run {number}", None, RunRef(number, "u")) for number in range(most))
         assert (held, "try again in a moment" in refusal) == (most - 20, True), "now the process is full"
-    assert not limits._streams.held
-    assert not limits._requests.held
+    assert not limits._open[stream].held
 
 
 @pytest.mark.parametrize(("stream", "most"), [(False, REQUESTS_MAX), (True, STREAMS_MAX)])
 def test_the_process_has_a_total_even_when_it_is_open(stream: bool, most: int) -> None:
     limits = RateLimits(None)
-    held, refused = _filled(lambda: limits.slot(None, stream=stream))
+    held, refused = _filled(lambda: limits.serve(stream=stream))
     assert len(held) == most
     assert (refused.status, refused.code) == (503, "overloaded")
     assert refused.headers["Retry-After"]
     held[0].__exit__(None, None, None)
-    with limits.slot(None, stream=stream):
+    with limits.serve(stream=stream):
         pass
 
 
@@ -419,7 +421,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
             with pytest.raises(Problem, match="the token is unknown"):
                 await _call(door, "/v1/runs", {"Authorization": f"Bearer {token}"})
     assert ended
-    assert not door.limits._streams.held
+    assert not door.limits._open[True].held
     assert CHECK_S + FRESH_S < 1, "docs/security.md promises it within a second"
 
 

@@ -89,7 +89,8 @@ async def test_a_project_waits_behind_no_more_than_the_shares_of_others() -> Non
     gate.open.set()
     async with asyncio.timeout(60):
         await asyncio.gather(*many)
-    assert gate.begun.index("c1") <= 4, "not behind the 38 others of a"
+    # It gets one of the first five places. Two more threads may begin before its own says so.
+    assert gate.begun.index("c1") <= 4 + 2, "not behind the 38 others of a"
     assert sorted(gate.ended) == sorted(gate.begun)
     assert not _held(places)
     assert not places._own
