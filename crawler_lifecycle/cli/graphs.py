@@ -73,8 +73,8 @@ def start(
     project: Project = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="wait, and print a line for each change")] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), help="only show the graph, as JSON for --file")] = False,
+    watch: Annotated[bool, Parameter(help="wait, and print a line for each change")] = False,
+    dry_run: Annotated[bool, Parameter(help="only show the graph, as JSON for --file")] = False,
 ) -> int:
     """Start a graph that a module builds in a separate process, or a graph from a file."""
     if (build is None) == (file is None):
@@ -188,7 +188,7 @@ def step(
     path: Annotated[str, Parameter(help="the step's path: the names of the graphs around it, and its own name")],
     /,
     *,
-    result: Annotated[bool, Parameter(negative=(), help="only print its recorded result, as JSON")] = False,
+    result: Annotated[bool, Parameter(help="only print its recorded result, as JSON")] = False,
 ) -> None:
     """Show one step: what it executes, what it waits for, and the errors of its executions."""
     with current().gateway() as gateway:
@@ -280,7 +280,7 @@ def retry(
     cascade: Annotated[
         bool, Parameter(negative="--no-cascade", help="also retry steps that were cancelled because these steps failed")
     ] = True,
-    fresh: Annotated[bool, Parameter(negative=(), help="start new runs instead of resuming the old ones")] = False,
+    fresh: Annotated[bool, Parameter(help="start new runs instead of resuming the old ones")] = False,
     by: By = None,
     wait: End = False,
 ) -> int:

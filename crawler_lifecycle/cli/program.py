@@ -38,8 +38,8 @@ def completion(shell: Annotated[Shell, Parameter(help="bash, zsh or fish")], /) 
         token_file: Annotated[Path | None, Parameter(help="file with the token")] = None,
         timeout: Annotated[str | None, Parameter(help="longest time to wait")] = None,
         time_format: Annotated[Literal[options.TIME_FORMATS] | None, Parameter(help="format of times")] = None,  # type: ignore[valid-type]
-        no_color: Annotated[bool, Parameter(negative=(), help="no colours")] = False,
-        quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative=(), help="data only")] = False,
+        no_color: Annotated[bool, Parameter(help="no colours")] = False,
+        quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="data only")] = False,
     ) -> None:
         raise AssertionError("only its signature is read")
 

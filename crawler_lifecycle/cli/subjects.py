@@ -37,10 +37,10 @@ Sort = Annotated[str | None, Parameter(help="order by this column; -COLUMN: the 
 Limit = Annotated[int, Parameter(help="show at most this many")]
 Reason = Annotated[str | None, Parameter(help="reason for the record")]
 Shown = Annotated[str | None, Parameter(help="reason to show")]
-Force = Annotated[bool, Parameter(negative=(), help="kill everything that it executes")]
-Yes = Annotated[bool, Parameter(negative=(), help="do not ask; needed without a terminal")]
-Proof = Annotated[bool, Parameter(negative=(), help="wait until it is proved that nothing of it executes")]
-End = Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code says how it ended")]
+Force = Annotated[bool, Parameter(help="kill everything that it executes")]
+Yes = Annotated[bool, Parameter(help="do not ask; needed without a terminal")]
+Proof = Annotated[bool, Parameter(help="wait until it is proved that nothing of it executes")]
+End = Annotated[bool, Parameter(help="wait for its end; the exit code says how it ended")]
 
 #: State of a graph -> the same as status and outcome of a run.
 _OF_STATE = {

@@ -41,9 +41,9 @@ FINDINGS = (
 
 def audit(
     *,
-    repair: Annotated[bool, Parameter(negative=(), help="also repair the findings that are due")] = False,
-    adopt: Annotated[bool, Parameter(negative=(), help="make rows for tasks that execute without a row")] = False,
-    end_unknown: Annotated[bool, Parameter(negative=(), help="end tasks that execute without a row")] = False,
+    repair: Annotated[bool, Parameter(help="also repair the findings that are due")] = False,
+    adopt: Annotated[bool, Parameter(help="make rows for tasks that execute without a row")] = False,
+    end_unknown: Annotated[bool, Parameter(help="end tasks that execute without a row")] = False,
 ) -> int:
     """Compare database, cluster and Temporal now. The exit code is 0 if nothing is left to repair, else 1.
 

@@ -61,9 +61,9 @@ def release(
     *,
     run: Annotated[int | None, Parameter(help="only pods of this run, in any state")] = None,
     everything: Annotated[
-        bool, Parameter(name="--all", negative=(), help="also pods that execute; default: ended or being deleted")
+        bool, Parameter(name="--all", help="also pods that execute; default: ended or being deleted")
     ] = False,
-    yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the pods are only listed")] = False,
+    yes: Annotated[bool, Parameter(help="do it; without --yes the pods are only listed")] = False,
     namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: from the settings")] = None,
     kubeconfig: Annotated[Path | None, Parameter(help="kubeconfig of the cluster; default: that of kubectl")] = None,
     context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: the current context")] = None,

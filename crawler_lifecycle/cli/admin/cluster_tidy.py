@@ -53,9 +53,9 @@ def tidy(
         str, Parameter(help="only runs that ended and were exported longer ago than this; at least 12h")
     ] = DEFAULT_AGE,
     incomplete: Annotated[
-        bool, Parameter(negative=(), help="also runs with an incomplete archive; crawlctl export RUN shows the archive")
+        bool, Parameter(help="also runs with an incomplete archive; crawlctl export RUN shows the archive")
     ] = False,
-    yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the runs are only listed")] = False,
+    yes: Annotated[bool, Parameter(help="do it; without --yes the runs are only listed")] = False,
 ) -> int:
     """Remove files of old runs from the shared volume and from object storage. Archives stay.
 

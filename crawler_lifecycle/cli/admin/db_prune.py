@@ -54,7 +54,7 @@ def prune(
         str | None, Parameter(help="the same for logs and statistics of tasks; default: as --older-than")
     ] = None,
     access_older_than: Annotated[str, Parameter(help="age of rows of the access log; at least 7d")] = ACCESS_AGE,
-    yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the rows are only counted")] = False,
+    yes: Annotated[bool, Parameter(help="do it; without --yes the rows are only counted")] = False,
     url: Annotated[str | None, Parameter(help="the database; default: LIFECYCLE_DATABASE__URL")] = None,
 ) -> None:
     """Remove details of runs that ended long ago from the database. The records of the runs stay.

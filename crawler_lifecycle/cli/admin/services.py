@@ -169,7 +169,7 @@ def db_upgrade(
     url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None,
     recreate: Annotated[
         bool,
-        Parameter(negative=(), help="DELETE all records of a database that cannot be upgraded, and make it anew"),
+        Parameter(help="DELETE all records of a database that cannot be upgraded, and make it anew"),
     ] = False,
 ) -> None:
     """Upgrade the database's schema to this version, if it is older.

@@ -50,7 +50,7 @@ def start(
     retries: Annotated[int | None, Parameter(help="retry a failed job at most this many times")] = None,
     retry_delay: Annotated[float | None, Parameter(help="seconds before each retry")] = None,
     pool: Annotated[str | None, Parameter(help="pool of every run (crawlctl pools); default: its crawler's")] = None,
-    keep_open: Annotated[bool, Parameter(negative=(), help="more items come later (crawlctl manager add)")] = False,
+    keep_open: Annotated[bool, Parameter(help="more items come later (crawlctl manager add)")] = False,
     name: Annotated[str | None, Parameter(help="name of the manager; default: name of the class or crawler")] = None,
     flow: Annotated[str | None, Parameter(help="flow id; the same id continues a manager that has ended")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of the manager and of its runs")] = None,
@@ -59,8 +59,8 @@ def start(
     project: Project = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="wait, and print a line for each change")] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
+    watch: Annotated[bool, Parameter(help="wait, and print a line for each change")] = False,
+    dry_run: Annotated[bool, Parameter(help="only show the request")] = False,
 ) -> int:
     """Start a crawl manager for a class, or for a crawler that runs once for each item."""
     key = checked_id(request_id)
@@ -192,7 +192,7 @@ def add(
     arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one job, name=value")] = None,
     spider: Annotated[str | None, Parameter(help="spider of the job, for managers of a class")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of each new job")] = None,
-    seal: Annotated[bool, Parameter(negative=(), help="no more jobs will come")] = False,
+    seal: Annotated[bool, Parameter(help="no more jobs will come")] = False,
     request_id: Annotated[str | None, Parameter(help="the same id adds no item twice")] = None,
 ) -> None:
     """Add jobs to a manager. A job that equals an earlier one is left out."""

@@ -103,7 +103,7 @@ def stop(
     /,
     *managers: ManagerIds,
     reason: Reason = None,
-    leave: Annotated[bool, Parameter(negative=(), help="do not stop its runs")] = False,
+    leave: Annotated[bool, Parameter(help="do not stop its runs")] = False,
     force: Force = False,
     by: By = None,
     wait: Proof = False,
@@ -136,7 +136,7 @@ def resume(
     manager: ManagerId,
     /,
     *,
-    redo: Annotated[bool, Parameter(negative=(), help="also continue the runs that its stop ended")] = False,
+    redo: Annotated[bool, Parameter(help="also continue the runs that its stop ended")] = False,
     wait: End = False,
 ) -> int:
     """Resume a paused manager, or start the next attempt of one that has ended."""

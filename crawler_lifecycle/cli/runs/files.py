@@ -95,7 +95,7 @@ def export(
     run: RunId,
     /,
     *,
-    resend: Annotated[bool, Parameter(negative=(), help="send event and files again")] = False,
+    resend: Annotated[bool, Parameter(help="send event and files again")] = False,
     only: Annotated[Literal["event", "files"] | None, Parameter(help="with --resend: send only this again")] = None,
     attempt: Annotated[int | None, Parameter(help="attempt of the run; default: the present one")] = None,
     download: Annotated[Path | None, Parameter(help="download the archive into this folder, as a new file")] = None,

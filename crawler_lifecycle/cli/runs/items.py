@@ -41,7 +41,7 @@ def items(
     limit: Annotated[int | None, Parameter(help="at most this many; default: 100 on the terminal, else all")] = None,
     format: Annotated[Format | None, Parameter(help="write all items in this format")] = None,
     write: Annotated[Path | None, Parameter(help="write all items into this new file; format by its name")] = None,
-    stats: Annotated[bool, Parameter(negative=(), help="show how many items have each field, and its values")] = False,
+    stats: Annotated[bool, Parameter(help="show how many items have each field, and its values")] = False,
 ) -> int:
     """Show the items that a run found, or write them into a file. The run may still be running."""
     if (limit is not None and limit < 1) or offset < 0:

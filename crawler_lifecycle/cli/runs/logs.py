@@ -25,7 +25,7 @@ def logs(
     /,
     *,
     task: Annotated[int | None, Parameter(help="task id; default: the main task")] = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="follow until the task ends")] = False,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="follow until the task ends")] = False,
     tail: Annotated[int | None, Parameter(help="show only this many of the newest lines")] = None,
 ) -> int:
     """Show the log of a task. With -f, follow it until the task ends or --timeout is over (exit code 7)."""

@@ -78,8 +78,8 @@ def start(
     project: Project = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="wait, and show a live view")] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
+    watch: Annotated[bool, Parameter(help="wait, and show a live view")] = False,
+    dry_run: Annotated[bool, Parameter(help="only show the request")] = False,
 ) -> int:
     """Start a run of a crawler."""
     request: dict[str, Any] = {"crawler": crawler, "trigger": trigger, "requested_by": by or user()}

@@ -35,10 +35,8 @@ def tasks(
     /,
     *,
     limit: Limit = 500,
-    superseded: Annotated[bool, Parameter(negative=(), help="also tasks that a later attempt replaced")] = False,
-    watch: Annotated[
-        bool, Parameter(name=["--watch", "-w"], negative=(), help="show changes until the run has ended")
-    ] = False,
+    superseded: Annotated[bool, Parameter(help="also tasks that a later attempt replaced")] = False,
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"], help="show changes until the run has ended")] = False,
 ) -> int:
     """List the tasks of a run."""
     with current().gateway() as gateway:

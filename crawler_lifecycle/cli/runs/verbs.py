@@ -45,15 +45,13 @@ def list_runs(
     until: Annotated[str | None, Parameter(help="only runs created before a time, or more than 24h, 7d … ago")] = None,
     attention: Annotated[
         bool,
-        Parameter(
-            negative=(), help="only runs that failed or lack fields, were not stopped, and had no good run after them"
-        ),
+        Parameter(help="only runs that failed or lack fields, were not stopped, and had no good run after them"),
     ] = False,
     search: Search = None,
     sort: Sort = None,
     project: Project = None,
     limit: Limit = 50,
-    watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="show changes until Ctrl-C")] = False,
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"], help="show changes until Ctrl-C")] = False,
 ) -> int:
     """List runs, newest first."""
     now = output.now()
@@ -205,10 +203,10 @@ def resume(
     run: RunId,
     /,
     *,
-    rerun: Annotated[bool, Parameter(negative=(), help="run a COMPLETED run again")] = False,
+    rerun: Annotated[bool, Parameter(help="run a COMPLETED run again")] = False,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="wait, and show a live view")] = False,
+    watch: Annotated[bool, Parameter(help="wait, and show a live view")] = False,
 ) -> int:
     """Continue a run that has ended, as its next attempt. Only tasks that did not succeed are executed again."""
     with current().gateway() as gateway:

@@ -63,12 +63,12 @@ def dev(
     site: Annotated[
         Path | None, Parameter(help="folder of HTML pages to serve and crawl, instead of the demonstration site")
     ] = None,
-    ui: Annotated[bool, Parameter(negative=(), help="also run Temporal's web UI; any web page can call it")] = False,
-    metrics: Annotated[bool, Parameter(negative=(), help="open a port with the worker's metrics")] = False,
-    kill: Annotated[bool, Parameter(negative=(), help="also end running crawls at the end")] = False,
-    demo: Annotated[bool, Parameter(negative=(), help="also run an example crawler, and show its result")] = False,
+    ui: Annotated[bool, Parameter(help="also run Temporal's web UI; any web page can call it")] = False,
+    metrics: Annotated[bool, Parameter(help="open a port with the worker's metrics")] = False,
+    kill: Annotated[bool, Parameter(help="also end running crawls at the end")] = False,
+    demo: Annotated[bool, Parameter(help="also run an example crawler, and show its result")] = False,
     recreate: Annotated[
-        bool, Parameter(negative=(), help="begin anew; files of the state directory are set aside in a folder of it")
+        bool, Parameter(help="begin anew; files of the state directory are set aside in a folder of it")
     ] = False,
     cluster: Annotated[
         Literal["local", "kubernetes"], Parameter(help="execute crawls as processes of this machine, or as pods")
