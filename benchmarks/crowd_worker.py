@@ -26,8 +26,8 @@ import sqlalchemy as sa
 from temporalio.client import Client
 
 from benchmarks.worker import production_workers
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.cli.exits import leave
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunSnapshot, Stage
 from crawler_lifecycle.domain.run_ref import RunRef

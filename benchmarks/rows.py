@@ -22,7 +22,7 @@ from temporalio.client import Client
 
 from benchmarks.sizes import size
 from benchmarks.throughput import _server
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters
 from crawler_lifecycle.temporal.plugin import plugin

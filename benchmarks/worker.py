@@ -25,6 +25,8 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from crawler_lifecycle.clock import utc_now
+
 with workflow.unsafe.imports_passed_through():  # the bare workflow needs none of it
     from crawler_lifecycle.cli.exits import leave
     from crawler_lifecycle.temporal.plugin import plugin
@@ -112,7 +114,7 @@ async def production_workers(stack: AsyncExitStack, lab: Lab, roles: Sequence[st
 
 async def main(kind: str, address: str, folder: str) -> None:
     """Serve until SIGTERM."""
-    from crawler_lifecycle.activities.shared import utc_now
+
     from crawler_lifecycle.compose import ROLES
     from crawler_lifecycle.domain.task import Counters
     from crawler_lifecycle.settings import WorkerSettings

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.reconciliation import ref_of
-from crawler_lifecycle.activities.shared import Clock, Counts, activity_named, alive, beating, push_event, utc_now
+from crawler_lifecycle.activities.shared import Counts, activity_named, alive, beating, push_event
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent

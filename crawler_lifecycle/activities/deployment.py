@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.adoption import record_of
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.errors import (
@@ -36,7 +37,7 @@ from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Resting
 
 from .reconciliation import LookStep, ref_of
 from .retries import Policies
-from .shared import Clock, Counts, activity_named, beating, ordered_at, push_event, reporting, utc_now
+from .shared import Counts, activity_named, beating, ordered_at, push_event, reporting
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore

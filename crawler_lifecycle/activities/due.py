@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.activities.graphs.graphs import checked_run, crawl_request
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.checks import check
 from crawler_lifecycle.domain.graph.pages import fingerprint, step_from_json
@@ -33,7 +34,7 @@ from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow, Tar
 
 from . import meters
 from .child_runs import ERROR_MAX, ChildRuns
-from .shared import Clock, activity_named, alive, beating, there, utc_now
+from .shared import activity_named, alive, beating, there
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.graphs.graphs import GraphStore

@@ -15,16 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle import redaction
-from crawler_lifecycle.activities.shared import (
-    Clock,
-    Counts,
-    activity_named,
-    beating,
-    ordered_at,
-    push_event,
-    reporting,
-    utc_now,
-)
+from crawler_lifecycle.activities.shared import Counts, activity_named, beating, ordered_at, push_event, reporting
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import ClusterUnavailable

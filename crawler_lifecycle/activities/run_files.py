@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered
 from crawler_lifecycle.domain.graph.spec import DELIVERY_S
@@ -22,7 +23,7 @@ from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
 
 from .archived import ArchivedFiles
-from .shared import Clock, alive, beating, there, utc_now
+from .shared import alive, beating, there
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.completion import ExportStore

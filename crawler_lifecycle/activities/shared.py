@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalio import activity
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Clock = Callable[[], datetime]
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,11 +44,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 def activity_named(name: str) -> Callable[[F], F]:
     """Return the decorator of an activity with this name. The SDK raises no exception in its thread (see ``alive``)."""
     return activity.defn(name=name, no_thread_cancel_exception=True)
-
-
-def utc_now() -> datetime:
-    """Return the present time in UTC, with its time zone."""
-    return datetime.now(UTC)
 
 
 #: For each class: the names of its activities, with the names of their methods.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from temporalio import activity
 
 from crawler_lifecycle.background import CHANCE
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_TEST
 from crawler_lifecycle.domain.webhooks.definition import GIVE_UP_S, WebhookSpec
@@ -29,7 +30,7 @@ from crawler_lifecycle.ports.webhooks import (
 )
 
 from . import meters
-from .shared import Clock, activity_named, beating, utc_now
+from .shared import activity_named, beating
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.webhooks import WebhookStore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args
@@ -10,6 +9,7 @@ from typing import Annotated, Any, get_args
 from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -46,7 +46,7 @@ class AccessPage(BaseModel):
     next_page_token: str | None = None
 
 
-def add_access_log(app: FastAPI, store: AccessStore, clock: Callable[[], datetime]) -> None:
+def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
     """Add ``GET /v1/access`` and its web page."""
 
     @app.get("/v1/access", operation_id="listAccess", **documents(AccessPage))

@@ -11,6 +11,7 @@ from typing import Literal
 
 from anyio import CapacityLimiter, to_thread
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.corrections import wrong_words
@@ -104,7 +105,7 @@ class Health:
     workflows: Workflows
     feed: Feed
     store: Store
-    clock: Callable[[], datetime]
+    clock: Clock
     fresh_s: float = FRESH_S
     queues_s: float = QUEUES_S
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_words
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -24,9 +24,7 @@ from crawler_lifecycle.web.problems import JsonBody, Problem
 from .runs.answers import WEEK, Audit, AuditAnswer, AuditBody, AuditState, CorrectionTotals, LedgerSummary, Overdue
 
 
-def add_ledger(
-    app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore, clock: Callable[[], datetime]
-) -> None:
+def add_ledger(app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore, clock: Clock) -> None:
     """Add ``GET /v1/corrections/summary``."""
 
     @app.get("/v1/corrections/summary", operation_id="summarizeCorrections", **documents(LedgerSummary))

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from fastapi import FastAPI
@@ -15,6 +15,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError
@@ -94,7 +95,7 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks, projects: Callab
         return metrics.answer()
 
 
-def _ask_about_pools(metrics: Metrics, store: Store, clock: Callable[[], datetime]) -> None:
+def _ask_about_pools(metrics: Metrics, store: Store, clock: Clock) -> None:
     """Add the metrics of pools."""
     pools = store.pools.known_pools
     names = sorted({DEFAULT, *pools.named})
@@ -123,7 +124,7 @@ def _ask_about_pools(metrics: Metrics, store: Store, clock: Callable[[], datetim
     )
 
 
-def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetime]) -> None:
+def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
     """Add the metrics that are read from the database. They are NaN while it does not answer."""
 
     _ask_about_pools(metrics, store, clock)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,6 +13,7 @@ from fastapi import FastAPI
 from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.run_files import RunFiles
 from crawler_lifecycle.background import Beside
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.gateway.access.logins import Logins
@@ -81,7 +81,7 @@ class Gateway:
     """Fingerprints of the settings that other processes need alike; ``None``: nothing is compared."""
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """More tasks that run while the app runs."""
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
 
     def __post_init__(self) -> None:
         store, workflows, clock = self.store, self.workflows, self.clock

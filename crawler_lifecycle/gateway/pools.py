@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.ports.pools import PoolRow
@@ -30,7 +29,7 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
         return conditional(request, PoolList(pools=pools.list_pools()))
 
 
-def add_pool_page(app: FastAPI, pools: PoolStore, clock: Callable[[], datetime]) -> None:
+def add_pool_page(app: FastAPI, pools: PoolStore, clock: Clock) -> None:
     """Add the web page of pools."""
 
     @app.get("/pools", operation_id="showPools", include_in_schema=False)

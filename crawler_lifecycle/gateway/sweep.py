@@ -18,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.child_runs import workflow_ids
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunStatus, StopRequest
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
@@ -53,7 +54,7 @@ class Sweep:
     manager_commands: ManagerCommands
     graph_commands: GraphCommands
     every_s: float
-    clock: Callable[[], datetime]
+    clock: Clock
     _tried: dict[str, tuple[datetime, timedelta]] = field(default_factory=dict)
 
     async def run(self) -> None:

@@ -7,13 +7,14 @@ from typing import get_type_hints
 
 from sqlalchemy import select
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
-from crawler_lifecycle.store.base.unit import Clock, Most, StorePart, Told
+from crawler_lifecycle.store.base.unit import Most, StorePart, Told
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.managers import ManagerStore

@@ -7,7 +7,7 @@ import base64
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionRef
@@ -26,6 +26,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.background import DONE, Loop
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
@@ -435,7 +436,7 @@ class Workflows:
 
         The run may have continued in another workflow since then.
         """
-        since = (datetime.now(UTC) - ENDED_WITHIN).isoformat()
+        since = (utc_now() - ENDED_WITHIN).isoformat()
         query = f"{_RUNS} AND CrawlRunId > 0 AND CloseTime > '{since}' AND {_ENDED}"
         async with self.asking() as client:
             rows = client.list_workflows(query, page_size=ENDED_MAX, limit=ENDED_MAX)

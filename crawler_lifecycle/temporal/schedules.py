@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -41,6 +41,7 @@ from temporalio.service import RPCStatusCode
 
 from crawler_lifecycle.activities.audits.parents import note_unfired, settled_until
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.schedules.calendar import Calendar
@@ -132,7 +133,7 @@ class ScheduleKeeper:
 
     store: ScheduleStore
     workflows: Workflows
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
 
     def __post_init__(self) -> None:
         self._after = 0

@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TERMINAL
@@ -74,7 +75,7 @@ class Releaser:
 
     keeper: EvidenceKeeper
     tasks: TaskReader
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
     turn_s: float = TURN_S
 
     def __post_init__(self) -> None:

@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
 from crawler_lifecycle.domain.audits.overdue import SEARCH_S, overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
@@ -48,7 +49,7 @@ class Overdue:
     wake: Callable[[str], Awaitable[bool]]
     searches: Sequence[Callable[[], int]] = ()
     note: Callable[[LiveRun], bool] = lambda run: False
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
     every_s: float = SEARCH_S
     counts: Counter[str] = field(default_factory=Counter)
 

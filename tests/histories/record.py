@@ -34,7 +34,7 @@ from temporalio.client import (
 )
 
 from crawler_lifecycle.activities.audits import audit
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import WEBHOOKS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport

@@ -10,8 +10,8 @@ from typing import Any
 
 from temporalio.client import Client
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.background import Beside
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster

@@ -21,7 +21,7 @@ import pytest_asyncio
 from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.crawlers.pod import PodOptions

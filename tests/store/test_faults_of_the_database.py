@@ -14,12 +14,12 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store import Store, open_store, upgrade
-from crawler_lifecycle.store.base.unit import utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from tests.clusters.local.local_bench import wait_until
 from tests.contracts.store.world import START, Clock, World, good_end, seen

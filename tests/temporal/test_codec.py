@@ -21,7 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from crawler_lifecycle import redaction
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest

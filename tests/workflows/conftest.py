@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import in_real_time, temporal_server
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import deletion_workflow_id, graph_workflow_id

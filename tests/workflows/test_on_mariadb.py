@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.mariadb import MariaDb, running_mariadb

@@ -13,7 +13,7 @@ import pytest_asyncio
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.temporal.client import Workflows

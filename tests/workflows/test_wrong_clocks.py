@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.store.base.unit import utc_now
+from crawler_lifecycle.clock import utc_now
 from tests.support import lab as laboratories
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory

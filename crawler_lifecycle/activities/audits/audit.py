@@ -15,7 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.shared import Clock, activity_named, alive, beating, utc_now
+from crawler_lifecycle.activities.shared import activity_named, alive, beating
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import (
     AuditFinding,

@@ -18,7 +18,7 @@ from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, Sto
 from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities
 from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities
 from crawler_lifecycle.activities.reconciliation import LookStep
-from crawler_lifecycle.activities.shared import Clock, utc_now
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveParent, LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
 from crawler_lifecycle.domain.graph.engine import Graph

@@ -18,15 +18,8 @@ from temporalio import activity
 from temporalio.exceptions import CancelledError
 
 from crawler_lifecycle.activities.run_files import FileReading
-from crawler_lifecycle.activities.shared import (
-    Clock,
-    activity_named,
-    alive,
-    keep_output,
-    retry_while_unavailable,
-    there,
-    utc_now,
-)
+from crawler_lifecycle.activities.shared import activity_named, alive, keep_output, retry_while_unavailable, there
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState

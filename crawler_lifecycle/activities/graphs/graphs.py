@@ -25,7 +25,8 @@ from crawler_lifecycle.activities.child_runs import (
     begin_request,
     next_workflow_id,
 )
-from crawler_lifecycle.activities.shared import Clock, activity_named, beating, there, utc_now
+from crawler_lifecycle.activities.shared import activity_named, beating, there
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, Overtaken, RowUnreadable

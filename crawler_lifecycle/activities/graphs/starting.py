@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from crawler_lifecycle.activities.shared import Clock, utc_now
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import check_text
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest, PlansUnknown, TemporalUnavailable

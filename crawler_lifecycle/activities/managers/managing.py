@@ -19,7 +19,8 @@ from crawler_lifecycle.activities.child_runs import (
     StopRecorded,
     StopRuns,
 )
-from crawler_lifecycle.activities.shared import Clock, activity_named, beating, there, utc_now
+from crawler_lifecycle.activities.shared import activity_named, beating, there
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
 from crawler_lifecycle.domain.errors import QuotaReached, RowUnreadable

@@ -30,13 +30,13 @@ _STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
 
 def doctor(
     *,
-    fix: Annotated[bool, Parameter(negative=(), help="register search attributes, upgrade the schema")] = False,
+    fix: Annotated[bool, Parameter(help="register search attributes, upgrade the schema")] = False,
     state_dir: Annotated[
         Path | None, Parameter(help="check the stack of crawlctl dev in this folder; default: the nearest .crawl")
     ] = None,
-    settings: Annotated[bool, Parameter(negative=(), help="also show every setting and its source")] = False,
+    settings: Annotated[bool, Parameter(help="also show every setting and its source")] = False,
     cluster: Annotated[
-        bool, Parameter(negative=(), help="check Kubernetes, Temporal and the database before or after an installation")
+        bool, Parameter(help="check Kubernetes, Temporal and the database before or after an installation")
     ] = False,
     services: Annotated[
         str, Parameter(help="with --cluster: the namespace of the services, whose accounts need rights")

@@ -15,12 +15,13 @@ error. When that namespace is gone permanently, the task is gone at once (``name
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
@@ -67,7 +68,7 @@ class KubernetesCluster:
     #: A node removes the container of a deleted pod as soon as it has ended, even while our finalizer keeps the pod.
     log_fades = True
 
-    def __init__(self, api: Api, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, api: Api, *, clock: Clock = utc_now) -> None:
         self._api = api
         self._clock = clock
         self._tails, self._queues, deletion = LogTails(api), QueueReader(api), Deletion(api)

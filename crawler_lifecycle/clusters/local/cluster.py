@@ -16,9 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.clusters.local.folders.inventory import inventory, task_records
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, check_readable, reading
 from crawler_lifecycle.clusters.local.folders.retention import remove_old
@@ -99,7 +100,7 @@ class LocalCluster:
         base_dir: Path | None = None,
         python: str | None = None,
         max_waiting: int = 64,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = utc_now,
         environment: Mapping[str, str] | None = None,
         task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,
         cgroup_setting: str = "auto",

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.clusters.local.folders.reader import task_name, task_of, task_path
 from crawler_lifecycle.clusters.local.folders.retention import exclusive
 from crawler_lifecycle.clusters.local.processes.cgroup import Parent
@@ -75,7 +76,7 @@ class Launcher:
     base_dir: Path
     python: str
     max_waiting: int
-    clock: Callable[[], datetime]
+    clock: Clock
     environment: Mapping[str, str]
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
     groups: Callable[[], Parent | None]

@@ -9,9 +9,8 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from datetime import UTC, datetime
 from typing import Literal, TypeVar
 from urllib.parse import parse_qs
 
@@ -24,6 +23,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle import task_tokens
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.projects import ALL, NONE, limited
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.web.origins import Check, own_page_only
@@ -244,7 +244,7 @@ class AuthenticationMiddleware:
     entrance: Entrance
     limits: RateLimits
     logins: Logins | None = None
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import islice
 from typing import get_args
 from urllib.parse import unquote
@@ -24,6 +23,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.projects import ALL, NONE
 from crawler_lifecycle.ports.access import AccessRow, Kind
@@ -80,7 +80,7 @@ class Recorder:
     """The rows that wait for the database, and the rows that count requests."""
 
     store: AccessStore
-    clock: Callable[[], datetime]
+    clock: Clock
     monotonic: Callable[[], float] = time.monotonic
     _waiting: deque[AccessRow] = field(default_factory=deque)
     _counted: dict[bool, dict[tuple[object, ...], AccessRow]] = field(default_factory=lambda: {False: {}, True: {}})

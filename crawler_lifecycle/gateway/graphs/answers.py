@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
@@ -199,7 +199,7 @@ def step_token(last: int | None) -> str | None:
 class GraphViews:
     """Reads graphs for answers: a page of graphs, one graph, and its steps."""
 
-    def __init__(self, graphs: GraphStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+    def __init__(self, graphs: GraphStore, blocked: Blocked, clock: Clock) -> None:
         self.graphs, self._blocked, self.clock = graphs, blocked, clock
 
     def page(self, filters: GraphFilters) -> GraphPage:

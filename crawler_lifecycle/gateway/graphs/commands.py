@@ -7,13 +7,13 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.graphs.starting import Unstartable, check_steps
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
@@ -148,7 +148,7 @@ class GraphCommands:
     plans: PlanStore
     workflows: Workflows
     crawlers: Crawlers
-    clock: Callable[[], datetime]
+    clock: Clock
 
     async def find(self, key: str) -> GraphRow:
         """Return the graph. Raises ``Problem`` 404."""

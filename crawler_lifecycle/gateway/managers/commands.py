@@ -12,15 +12,15 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.graphs.starting import NAME_MODULE, check_read
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_value
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
@@ -89,7 +89,7 @@ class ManagerCommands:
     runs: Commands
     workflows: Workflows
     crawlers: Crawlers
-    clock: Callable[[], datetime]
+    clock: Clock
 
     async def find(self, manager_id: int) -> ManagerRow:
         """Return the manager. Raises ``Problem`` 404."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manager_workflow_id
@@ -298,7 +299,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
 class ManagerViews:
     """Reads managers for answers: a page of managers, one manager, and its jobs."""
 
-    def __init__(self, managers: ManagerStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+    def __init__(self, managers: ManagerStore, blocked: Blocked, clock: Clock) -> None:
         self.managers, self._blocked, self.clock = managers, blocked, clock
 
     def page(self, filters: ManagerFilters) -> ManagerPage:

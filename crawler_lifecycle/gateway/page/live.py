@@ -26,6 +26,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Message
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import Operations, caller_role, may
 from crawler_lifecycle.gateway.access.places import Places
@@ -104,7 +105,7 @@ class Screen:
         self.news.set()
         self.news = asyncio.Event()
 
-    async def refresh(self, clock: Callable[[], datetime]) -> None:
+    async def refresh(self, clock: Clock) -> None:
         """Render the screen if that is due. Readers at the same moment wait for the same rendering, but not long."""
         if self._rendering is None and self.due_in() <= 0:
             self._rendering = asyncio.create_task(self._rendered(clock))
@@ -116,7 +117,7 @@ class Screen:
         due_at = min(self._due_at, self._rests_until) if self._moved else self._due_at
         return due_at - asyncio.get_running_loop().time()
 
-    async def _rendered(self, clock: Callable[[], datetime]) -> None:
+    async def _rendered(self, clock: Clock) -> None:
         now = asyncio.get_running_loop().time
         began = now()
         try:
@@ -170,7 +171,7 @@ def _partial(name: str, text: str) -> str:
 class Live:
     """The screens that have readers."""
 
-    def __init__(self, feed: Feed, clock: Callable[[], datetime], needs: Ask, runs: RunReader) -> None:
+    def __init__(self, feed: Feed, clock: Clock, needs: Ask, runs: RunReader) -> None:
         self._feed, self._clock = feed, clock
         self._needs = Kept(needs, NEEDS_S)
         self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
@@ -247,7 +248,7 @@ class Live:
         return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
 
 
-def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime], needs: Ask, runs: RunReader) -> None:
+def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunReader) -> None:
     """Add ``GET /page/events``."""
     live = Live(feed, clock, needs, runs)
 

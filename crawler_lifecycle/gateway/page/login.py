@@ -12,8 +12,7 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +20,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import RedirectResponse, Response
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.logins import COOKIE, LASTS, Logins, cookie_name, cookie_of
@@ -49,7 +49,7 @@ class LoginForm(BaseModel):
     next: str = Field(default="/", max_length=4000)
 
 
-def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]) -> None:
+def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
     """Add login and logout. Without ``logins``, the gateway is open and needs no login."""
     if logins is not None and logins.oidc is not None:
         _add_sign_in(app, logins, logins.oidc, clock)
@@ -92,7 +92,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
         return done
 
 
-def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Callable[[], datetime]) -> None:
+def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None:
     """Add the login by the issuer."""
 
     @app.get("/login/oidc", operation_id="signIn", include_in_schema=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +21,7 @@ from datetime import datetime
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.audit import LOST
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
@@ -65,7 +66,7 @@ class Blocked:
     store: Store
     workflows: Workflows
     metrics: Metrics
-    clock: Callable[[], datetime]
+    clock: Clock
     every_s: float
 
     def __post_init__(self) -> None:

@@ -10,15 +10,15 @@ import contextlib
 import dataclasses
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
@@ -167,7 +167,7 @@ class Commands:
     deletion: DeletionStore
     workflows: Workflows
     crawlers: Crawlers
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
 
     async def find(self, run_id: int) -> RunRow:
         """Return the run. Raises ``RunNotFound``."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, RunRow
@@ -96,9 +97,7 @@ class AllCrawlerRuns:
 class RecentRuns:
     """Reads the last runs of all crawlers with one statement. The answer is reused for ``fresh_s`` seconds."""
 
-    def __init__(
-        self, runs: RunReader, crawlers: Crawlers, clock: Callable[[], datetime], fresh_s: float = FRESH_S
-    ) -> None:
+    def __init__(self, runs: RunReader, crawlers: Crawlers, clock: Clock, fresh_s: float = FRESH_S) -> None:
         self._runs, self._crawlers, self.clock = runs, crawlers, clock
         self._kept = KeptForEach(self._ask, fresh_s)
 

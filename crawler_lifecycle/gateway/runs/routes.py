@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
@@ -75,7 +76,7 @@ _ZIP, _BYTES = "application/zip", "application/octet-stream"
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
-def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
+def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     """Add the routes of commands: start, stop, resume, delete, look and child tasks."""
 
     def answer(outcome: Commanded[RunRow]) -> Accepted:
@@ -140,7 +141,7 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
         return UploadTicket(url=ticket.url, headers=dict(ticket.headers), expires_at=ticket.expires_at)
 
 
-def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], datetime]) -> None:
+def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
     """Add the routes that repeat deliveries and download archives."""
 
     @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202)
@@ -215,7 +216,7 @@ def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None
 class RunViews:
     """Reads runs for answers: a page of runs, and one run with all its fields."""
 
-    def __init__(self, store: Store, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store, blocked: Blocked, clock: Clock) -> None:
         self._store = store
         self._blocked = blocked
         self.clock = clock

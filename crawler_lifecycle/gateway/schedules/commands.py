@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -20,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.due import run_request
 from crawler_lifecycle.activities.graphs.graphs import checked_run
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import check_time, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX
@@ -151,7 +152,7 @@ class ScheduleCommands:
     crawlers: Crawlers
     managers: ManagerCommands
     graphs: GraphCommands
-    clock: Callable[[], datetime]
+    clock: Clock
 
     async def find(self, name: str) -> ScheduleRow:
         """Return the schedule. Raises ``Problem`` 404."""

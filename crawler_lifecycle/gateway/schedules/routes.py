@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
 
@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.schedules.calendar import ClockEffect
 from crawler_lifecycle.domain.schedules.decision import Decision
@@ -159,7 +160,7 @@ class RequestedFirings(BaseModel):
 class ScheduleViews:
     """Reads schedules for answers: one schedule, its future due times, and its firings."""
 
-    def __init__(self, schedules: ScheduleStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+    def __init__(self, schedules: ScheduleStore, blocked: Blocked, clock: Clock) -> None:
         self.schedules, self._blocked, self.clock = schedules, blocked, clock
 
     def of(self, row: ScheduleRow) -> Schedule:

@@ -13,13 +13,14 @@ import bisect
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TypeVar
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
 from crawler_lifecycle.background import DONE, Loop
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.retention import pruned_through
@@ -93,7 +94,7 @@ class Feed:
     events: EventStore
     runs: RunReader
     metrics: Metrics
-    clock: Callable[[], datetime]
+    clock: Clock
     kept: int = KEPT
     ping_s: float = PING_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.webhooks.definition import NAME_MAX, shown
 from crawler_lifecycle.gateway.access.operations import signed
@@ -110,7 +111,7 @@ class RequestedTest(BaseModel):
 class WebhookViews:
     """Reads webhooks for answers: one webhook and its deliveries."""
 
-    def __init__(self, webhooks: WebhookStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+    def __init__(self, webhooks: WebhookStore, blocked: Blocked, clock: Clock) -> None:
         self.webhooks, self._blocked, self.clock = webhooks, blocked, clock
 
     def of(self, row: WebhookRow) -> Webhook:

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.errors import Fenced, QuotaReached, RunIsLive, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
@@ -34,9 +35,6 @@ from .outbox import facts, insert_event, outbox_counter, outbox_event
 from .rows import Row, change_row, seen
 
 log = logging.getLogger(__name__)
-
-Clock = Callable[[], datetime]
-
 
 #: A function that is called after a commit, with the transitions and corrections that the transaction added.
 Told = Callable[[Committed], None]
@@ -186,10 +184,6 @@ class RowUnit(ABC):
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
         # The event may exist already: this attempt ended before, and a command or a manual edit opened it again.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def stop_of(run: Row) -> StopIntent | None:

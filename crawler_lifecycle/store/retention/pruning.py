@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Label, Table, insert, select, update
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED, graph_subject, manager_subject
 from crawler_lifecycle.domain.retention import (
@@ -35,7 +36,6 @@ from crawler_lifecycle.store.audits.tables import audit_finding
 from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows, rows_in
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row
-from crawler_lifecycle.store.base.unit import Clock, utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.graphs.tables import graph, graph_log, graph_page, graph_result, graph_step
 from crawler_lifecycle.store.managers.tables import manager, manager_addition, manager_item

@@ -15,7 +15,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
 from crawler_lifecycle.activities.audits import settling
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_audit
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditRules

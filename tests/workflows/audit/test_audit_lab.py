@@ -15,7 +15,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from crawler_lifecycle.activities.audits import settling as audit_ending
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered

@@ -13,7 +13,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from crawler_lifecycle.activities.audits import settling
 from crawler_lifecycle.activities.audits.parents import OWNED
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_audit, build_parent_audit
 from crawler_lifecycle.domain.audits.audit import TRIES_MAX, AuditRules
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S

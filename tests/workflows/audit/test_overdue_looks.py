@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.background import Beside
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_audit
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import RetrySteps
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.managers.manager import ManagerResult
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.temporal.client import Workflows

@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.activities.managers.managing import ManagerEnded
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.managers.manager import Job, ManagerResult
 from crawler_lifecycle.domain.run import RunStatus, StopIntent

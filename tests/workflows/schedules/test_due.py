@@ -11,7 +11,7 @@ from temporalio.api.workflowservice.v1 import ListScheduleMatchingTimesRequest
 from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleHandle, ScheduleUpdate
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_parent_audit
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.schedules.decision import Decision

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id, temporal_schedule_id
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import WEBHOOKS, build_parent_audit
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id

@@ -21,8 +21,8 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.background import Beside
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.files.sources import task_files

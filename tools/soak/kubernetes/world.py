@@ -14,7 +14,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 
-from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.ports.runs import RunRow

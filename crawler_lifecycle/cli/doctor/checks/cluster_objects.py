@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.report import Line, bad, counted, of_error, ok, warn
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import amount
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError
 
@@ -242,7 +242,7 @@ def left_over(api: Api) -> list[Line]:
         return []  # the check of rights reports it
     except ClusterUnavailable as error:
         return [bad("finalizers", str(error), ASK_AGAIN)]
-    old = finalizers.waiting_longer_than(found, datetime.now(UTC), LEFT_OVER_S)
+    old = finalizers.waiting_longer_than(found, utc_now(), LEFT_OVER_S)
     if not old:
         number = counted(len(found), "pod")
         return [ok("finalizers", f"no pod waits too long for our finalizer ({number} with it)")]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.admin.run_numbers import sources
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line, bad, counted, ok, warn
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
@@ -78,7 +78,7 @@ def webhook_lines(rows: Sequence[WebhookRow], rules: WebhookRules) -> list[Line]
 
 def schedules(store: Store, context: Context) -> list[Line]:
     """Check that Temporal has the present definitions of all schedules."""
-    found = store.schedules.count_schedules(datetime.now(UTC) - UNTOLD)
+    found = store.schedules.count_schedules(utc_now() - UNTOLD)
     if found.untold:
         text = f"{counted(found.untold, 'schedule')} changed more than ten minutes ago, but Temporal is not updated"
         audit = "start a worker of the role audit; its /readyz (schedules) and its log show why an update fails"
@@ -123,7 +123,7 @@ def pool_lines(rows: Sequence[PoolRow], known: Pools, crawlers: Sequence[Crawler
 
 def truth(store: Store, context: Context) -> list[Line]:
     """Check that no look is overdue and no workflow is lost."""
-    now = datetime.now(UTC)
+    now = utc_now()
     wrong = overdue_words(store.overdue.overdue_looks(overdue_before(now)), now)
     audit = "a worker of the role audit repairs this within a minute: start one, or read in its log why it fails"
     return [bad("truth", wrong, audit) if wrong else ok("truth", "no look is overdue, and no workflow is missing")]

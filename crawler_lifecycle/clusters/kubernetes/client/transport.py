@@ -9,7 +9,6 @@ import http.client
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from . import credentials, errors
@@ -205,7 +205,7 @@ class Wire:
 
     def _note_clock(self, date: str | None) -> None:
         try:
-            self.skew_s = (parsedate_to_datetime(date or "") - datetime.now(UTC)).total_seconds() + 0.5
+            self.skew_s = (parsedate_to_datetime(date or "") - utc_now()).total_seconds() + 0.5
         except (ValueError, TypeError):
             return  # without a valid date the former difference stays
 

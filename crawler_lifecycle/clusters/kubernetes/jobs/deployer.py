@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.clusters.kind import TaskEnvironment
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -73,7 +74,7 @@ class KubernetesDeployer:
     api: Api
     settings: ClusterSettings
     task_environment: TaskEnvironment | None = None
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
 
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "deployer")

@@ -24,8 +24,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound
@@ -74,9 +75,7 @@ class Finalizers:
     This class implements ``EvidenceKeeper``. Every method raises ``ApiError``.
     """
 
-    def __init__(
-        self, api: Api, clock: Callable[[], datetime] = lambda: datetime.now(UTC), *, ttl_s: int = 3_600
-    ) -> None:
+    def __init__(self, api: Api, clock: Clock = utc_now, *, ttl_s: int = 3_600) -> None:
         self._api = api
         self._clock = clock
         self._ttl = {"ttlSecondsAfterFinished": ttl_s}

@@ -10,10 +10,9 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
@@ -37,7 +36,7 @@ KEPT_S = 60.0
 class Inventory:
     """A reader of the inventory. Thread-safe."""
 
-    def __init__(self, api: Api, clock: Callable[[], datetime]) -> None:
+    def __init__(self, api: Api, clock: Clock) -> None:
         self._api = api
         self._clock = clock
         self._lock = threading.Lock()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
@@ -12,6 +10,7 @@ from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
@@ -63,7 +62,7 @@ class RunForm(ChosenForm):
     run: Annotated[list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)]
 
 
-def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
+def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     """Add the route of actions on runs."""
 
     @app.post("/runs", operation_id="pressRuns", include_in_schema=False)

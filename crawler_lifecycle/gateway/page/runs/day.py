@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.choosing import LIVE
@@ -52,7 +53,7 @@ class LastDay:
     one such hour is counted again, in turn: to count all runs of a day would cost a database too much.
     """
 
-    def __init__(self, runs: RunReader, clock: Callable[[], datetime]) -> None:
+    def __init__(self, runs: RunReader, clock: Clock) -> None:
         self._runs, self._clock = runs, clock
         self.kept = KeptForEach(partial(run_in_threadpool, self._count), FRESH_S)
         #: By project: the hours, the one that was counted longest ago first. Each has its time of counting and numbers.
