@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .machine import LOOPBACK
-from .problems import CommandFailed, Exit
+from .problems import CommandFailed, Exit, WrongUsage
 from .session import load_settings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def connect(settings: ClusterSettings) -> Api:
         )
     except LifecycleError as error:
         cure = "--kubeconfig FILE and --context NAME, or LIFECYCLE_CLUSTER__KUBECONFIG; kubectl config get-contexts"
-        raise CommandFailed(Exit.USAGE, "no Kubernetes cluster is configured", str(error), cure) from None
+        raise WrongUsage("no Kubernetes cluster is configured", cure, why=str(error)) from None
 
 
 def check_namespace(api: Api) -> None:

@@ -14,7 +14,7 @@ from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of,
 
 from .inputs import answer_of, content_of, json_of
 from .output import as_json, clean, emit, say_note, show_facts, show_rows
-from .problems import CommandFailed, Exit
+from .problems import Exit, WrongUsage
 from .session import current, say
 from .subjects import By, End, Force, Kind, Limit, Project, Proof, Reason, Search, Sort, Yes, status_of
 
@@ -79,7 +79,7 @@ def start(
     """Start a graph that a module builds in a separate process, or a graph from a file."""
     if (build is None) == (file is None):
         cure = "crawlctl graph start module:function, or crawlctl graph start --file graph.json"
-        raise CommandFailed(Exit.USAGE, "give either module:function or --file", None, cure)
+        raise WrongUsage("give either module:function or --file", cure)
     found = _built(build, words) if build is not None else _document(str(file), content_of(file or Path()))
     given: dict[str, Any] = {"id": id, "name": name, "tags": tag}
     found |= {field: one for field, one in given.items() if one}
@@ -107,7 +107,7 @@ def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     content, code = answer_of("crawler_lifecycle.plans.graph", [build, *words])
     if code:
         why = f"its process ended with exit code {code}; its output is above"
-        raise CommandFailed(Exit.USAGE, f"{build!r} returned no graph", why, "correct it, and try again")
+        raise WrongUsage(f"{build!r} returned no graph", "correct it, and try again", why=why)
     return _document(build, content)
 
 
@@ -115,7 +115,7 @@ def _document(where: str, content: bytes) -> dict[str, Any]:
     found = json_of(where, content)
     if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found.keys() <= set(_FIELDS):
         cure = f"give a JSON object with steps, and optionally {', '.join(_FIELDS[:-1])}"
-        raise CommandFailed(Exit.USAGE, f"{where}: this is not a graph", None, cure)
+        raise WrongUsage(f"{where}: this is not a graph", cure)
     return found
 
 
@@ -133,7 +133,7 @@ def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
         check(spec)
         return spec, encode_pages(spec), fingerprint(spec)
     except (InvalidRequest, TypeError) as error:
-        raise CommandFailed(Exit.USAGE, str(error), None, "crawlctl graph start --help") from None
+        raise WrongUsage(str(error), "crawlctl graph start --help") from None
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def render(
 ) -> None:
     """Draw a graph with the states of its steps, as text for Graphviz or Mermaid."""
     if current().output != "table":
-        raise CommandFailed(Exit.USAGE, "graph render does not support -o", None, "use --format instead of -o")
+        raise WrongUsage("graph render does not support -o", "use --format instead of -o")
     with current().gateway() as gateway:
         text = gateway.text(GRAPH.path(graph, "/picture"), format=form, expand=expand)
     print(clean(text, lines=True), end="")
@@ -259,7 +259,7 @@ def stop(
     body: dict[str, Any] = {"reason": reason, "requested_by": by or user()}
     if step:
         if graphs or force or wait:
-            raise CommandFailed(Exit.USAGE, "--step cannot be used with several graphs, --force or --wait")
+            raise WrongUsage("--step cannot be used with several graphs, --force or --wait")
         return _change(graph, "cancel", body | {"names": step}, "cancelled")
     return GRAPH.each((graph, *graphs), "stop", body | {"force": force or None}, wait=wait)
 

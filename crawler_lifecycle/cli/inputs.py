@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .problems import CommandFailed, Exit
+from .problems import WrongUsage
 
 
 def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -21,9 +21,9 @@ def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
     for word in words or ():
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise CommandFailed(Exit.USAGE, f"{option} {word!r} has no value", None, f"give {option} name=value")
+            raise WrongUsage(f"{option} {word!r} has no value", f"give {option} name=value")
         if name in found:
-            raise CommandFailed(Exit.USAGE, f"{option} {name!r} is given twice", None, "give it once")
+            raise WrongUsage(f"{option} {name!r} is given twice", "give it once")
         found[name] = value
     return found
 
@@ -33,7 +33,7 @@ def content_of(file: Path, option: str = "--file") -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        raise CommandFailed(Exit.USAGE, f"{option} {file} cannot be read", str(error)) from None
+        raise WrongUsage(f"{option} {file} cannot be read", why=str(error)) from None
 
 
 def json_of(where: str, content: bytes) -> Any:
@@ -41,7 +41,7 @@ def json_of(where: str, content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CommandFailed(Exit.USAGE, f"{where}: this is not valid JSON", str(error)) from None
+        raise WrongUsage(f"{where}: this is not valid JSON", why=str(error)) from None
 
 
 def answer_of(module: str, words: Sequence[str], timeout_s: float | None = None) -> tuple[bytes, int]:

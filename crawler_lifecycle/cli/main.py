@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from crawler_lifecycle.domain.errors import LifecycleError
 
 from . import exits, output, session
-from .problems import CommandFailed, Exit
+from .problems import CommandFailed, Exit, WrongUsage
 
 #: Verb -> the name of its function (or of its group of verbs), and its line in the help. The function is imported when
 #: its verb is called, because the imports of one verb must not slow down the others.
@@ -178,7 +178,7 @@ def check_words(words: Sequence[str]) -> None:
         except UnicodeEncodeError:
             shown = word.encode("utf-8", "backslashreplace").decode()
             cure = "write it in UTF-8; if it is the name of a file, rename the file"
-            raise CommandFailed(Exit.USAGE, f"argument {number}: {shown!r} is not valid UTF-8", None, cure) from None
+            raise WrongUsage(f"argument {number}: {shown!r} is not valid UTF-8", cure) from None
 
 
 def run(words: Sequence[str]) -> int:

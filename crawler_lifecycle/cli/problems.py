@@ -38,3 +38,10 @@ class CommandFailed(Exception):
         if self.next_step:
             lines.append(f"  next: {self.next_step}")
         return "\n".join(lines)
+
+
+class WrongUsage(CommandFailed):
+    """The command line, a setting or a given file is wrong. The exit code is ``Exit.USAGE``."""
+
+    def __init__(self, what: str, next_step: str | None = None, *, why: str | None = None) -> None:
+        super().__init__(Exit.USAGE, what, why, next_step)

@@ -14,7 +14,7 @@ from crawler_lifecycle.subjects import DUE, SCHEDULE, Document
 
 from .inputs import content_of, json_of, pairs
 from .output import emit_list, now, say_note, show_list
-from .problems import CommandFailed, Exit
+from .problems import WrongUsage
 from .session import current, time_of
 from .subjects import By, Limit, Named, Project, Shown
 
@@ -79,13 +79,13 @@ def create(
 ) -> None:
     """Create a schedule, or replace the definition of an existing one."""
     if (crawler is None) == (file is None):
-        raise CommandFailed(Exit.USAGE, "give either --crawler or --file", None, "crawlctl schedule create --help")
+        raise WrongUsage("give either --crawler or --file", "crawlctl schedule create --help")
     body: dict[str, Any] = _definition(file) if file is not None else {"run": {"crawler": crawler}}
     if crawler is not None:
         own = {"args": pairs(arg, "-a"), "settings": pairs(setting, "-s")}
         body["run"] |= {name: value for name, value in own.items() if value}
     elif arg or setting:
-        raise CommandFailed(Exit.USAGE, "-a and -s need --crawler", None, "write them into the file")
+        raise WrongUsage("-a and -s need --crawler", "write them into the file")
     body |= {} if project is None else {"project": project}
     KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
 
@@ -101,9 +101,7 @@ def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] 
 def _definition(file: Path) -> dict[str, Any]:
     found = json_of(f"--file {file}", content_of(file))
     if not isinstance(found, dict):
-        raise CommandFailed(
-            Exit.USAGE, f"--file {file} has no JSON object", None, "see the example in docs/schedules.md"
-        )
+        raise WrongUsage(f"--file {file} has no JSON object", "see the example in docs/schedules.md")
     return found
 
 

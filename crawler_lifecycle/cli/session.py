@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.domain.bounds import storable
 
-from .problems import CommandFailed, Exit
+from .problems import CommandFailed, Exit, WrongUsage
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.retention import Retention
@@ -135,7 +135,7 @@ def _setting(name: str) -> str | None:
         return dev_json.gateway_setting(name)
     except dev_json.ConfigUnreadable as error:
         cure = "give the path of a TOML file in LIFECYCLE_CONFIG, or unset it"
-        raise CommandFailed(Exit.USAGE, str(error), None, cure) from None
+        raise WrongUsage(str(error), cure) from None
 
 
 def _read_token(file: Path) -> str:
@@ -144,7 +144,7 @@ def _read_token(file: Path) -> str:
             text = opened.read(TOKEN_MAX)
     except (OSError, UnicodeDecodeError) as error:
         cure = "give a file that only contains the token"
-        raise CommandFailed(Exit.USAGE, f"--token-file {file} cannot be read", str(error), cure) from None
+        raise WrongUsage(f"--token-file {file} cannot be read", cure, why=str(error)) from None
     return _checked_token(text.strip(), f"--token-file {file}")
 
 
@@ -152,7 +152,7 @@ def _checked_token(text: str, where: str) -> str:
     # The error does not contain the text: it may be a secret with a small mistake.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         cure = "give one word of printable ASCII, as crawlctl gateway token new prints it"
-        raise CommandFailed(Exit.USAGE, f"{where} has no valid token", None, cure)
+        raise WrongUsage(f"{where} has no valid token", cure)
     return text
 
 
@@ -175,14 +175,14 @@ def split(words: Sequence[str]) -> tuple[Session, list[str]]:
         elif name in _VALUES:
             value = attached if attached is not None else next(left, None)
             if not value:
-                raise CommandFailed(Exit.USAGE, f"{name} needs a value", None, "crawlctl --help")
+                raise WrongUsage(f"{name} needs a value", "crawlctl --help")
             found[_VALUES[name]] = value
         elif word in _FLAGS:
             flags.add(_FLAGS[word])
         elif name == "--token":
             cure = "set LIFECYCLE_GATEWAY__TOKEN, or give --token-file FILE"
             what = "--token is not supported: every user of this machine could read the token"
-            raise CommandFailed(Exit.USAGE, what, None, cure)
+            raise WrongUsage(what, cure)
         else:
             rest.append(word)
     return _session(found, flags), rest
@@ -207,7 +207,7 @@ def _session(found: Mapping[str, str], flags: Set[str]) -> Session:
 
 def _one_of(option: str, value: str, choices: Sequence[str]) -> str:
     if value not in choices:
-        raise CommandFailed(Exit.USAGE, f"{option} {value!r} is not allowed", None, f"choose from {', '.join(choices)}")
+        raise WrongUsage(f"{option} {value!r} is not allowed", f"choose from {', '.join(choices)}")
     return value
 
 
@@ -231,7 +231,7 @@ def seconds(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if not text.strip() or match is None:
         cure = "give a duration such as 90s, 30m, 1h30m or 7d"
-        raise CommandFailed(Exit.USAGE, f"{text!r} is not a duration", None, cure)
+        raise WrongUsage(f"{text!r} is not a duration", cure)
     days, hours, minutes, rest = (float(part or 0) for part in match.groups())
     return days * 86400 + hours * 3600 + minutes * 60 + rest
 
@@ -244,12 +244,12 @@ def long_ago(text: str, now: datetime, rule: Retention, option: str = "--older-t
     age_s = seconds(text)
     if age_s < rule.least_s:
         least = f"{rule.least_s / 86400:g}d" if rule.least_s >= 86400 else f"{rule.least_s / 3600:g}h"
-        raise CommandFailed(Exit.USAGE, f"{option} {text!r} is too short", rule.why_least, f"give at least {least}")
+        raise WrongUsage(f"{option} {text!r} is too short", f"give at least {least}", why=rule.why_least)
     try:
         return age_s, storable(now - timedelta(seconds=age_s))
     except (OverflowError, ValueError):
         cure = f"give a duration such as {rule.default_s / 86400:g}d"
-        raise CommandFailed(Exit.USAGE, f"{option} {text!r} is too long", None, cure) from None
+        raise WrongUsage(f"{option} {text!r} is too long", cure) from None
 
 
 def time_of(option: str, text: str, now: datetime | None = None) -> str:
@@ -266,15 +266,15 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
         if now is None or not length:
             cure = "give a duration such as 24h or 7d, or a time" if now is not None else "give a time"
             cure += " such as 2026-11-20 or 2026-11-20T12:00Z"
-            raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not a time", None, cure) from None
+            raise WrongUsage(f"{option} {text!r} is not a time", cure) from None
         try:
             found = now - timedelta(seconds=seconds(text))
         except OverflowError:
-            raise CommandFailed(Exit.USAGE, f"{option} {text!r} is too long ago", None, "give a date") from None
+            raise WrongUsage(f"{option} {text!r} is too long ago", "give a date") from None
     try:
         at = storable(found if found.tzinfo else found.replace(tzinfo=UTC))
     except ValueError as error:
-        raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not allowed", None, str(error)) from None
+        raise WrongUsage(f"{option} {text!r} is not allowed", str(error)) from None
     return at.isoformat().replace("+00:00", "Z")
 
 
@@ -286,8 +286,8 @@ def load_settings() -> Settings:
     try:
         return Settings.load()
     except InvalidRequest as error:
-        raise CommandFailed(
-            Exit.USAGE, f"settings: {error}", None, "correct it in the environment or in the file of LIFECYCLE_CONFIG"
+        raise WrongUsage(
+            f"settings: {error}", "correct it in the environment or in the file of LIFECYCLE_CONFIG"
         ) from None
 
 

@@ -17,7 +17,7 @@ from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
 
 from .client.polling import Polling
 from .output import as_json, clean, console, emit, say_note, show_facts, show_list, show_rows, write_lines
-from .problems import CommandFailed, Exit
+from .problems import CommandFailed, Exit, WrongUsage
 from .session import current, say
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Kind:
             "delete": ("Delete", "delete cannot be undone", "deleted", "describe"),
         }[verb]
         if not sys.stdin.isatty():
-            raise CommandFailed(Exit.USAGE, why, None, self.call(verb, *numbers, "--yes"))
+            raise WrongUsage(why, self.call(verb, *numbers, "--yes"))
         wanted = " ".join(shlex.quote(str(one)) for one in numbers)
         print(f"{does} {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -256,7 +256,7 @@ class Named(Kind):
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the present definition with these changes. Raises ``CommandFailed`` if there are none."""
         if not changes:
-            raise CommandFailed(Exit.USAGE, "nothing to change", None, f"crawlctl {self.noun} update --help")
+            raise WrongUsage("nothing to change", f"crawlctl {self.noun} update --help")
         with current().gateway() as gateway:
             return {**gateway.get(self.path(name))["definition"], **changes}
 

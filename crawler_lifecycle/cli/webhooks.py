@@ -13,7 +13,7 @@ from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
 from .client.gateway import Gateway
 from .client.polling import Polling
 from .output import clean, emit_list, say_note, show_list
-from .problems import CommandFailed, Exit
+from .problems import Exit, WrongUsage
 from .session import current, say
 from .subjects import By, Limit, Named, Project, Shown
 
@@ -69,7 +69,7 @@ def create(
 ) -> None:
     """Create a webhook, or replace the definition of an existing one."""
     if not options.secret and kind in (None, "webhook"):
-        raise CommandFailed(Exit.USAGE, "--secret is missing", None, "give --secret env:NAME; see crawlctl webhook -h")
+        raise WrongUsage("--secret is missing", "give --secret env:NAME; see crawlctl webhook -h")
     KIND.put(name, _given(options, url=url, kind=kind, project=project), by, _following)
 
 

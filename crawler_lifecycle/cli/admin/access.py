@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_list
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import load_settings, say, seconds, time_of
 from crawler_lifecycle.cli.subjects import By, Limit, Project
 from crawler_lifecycle.dev_json import user
@@ -68,10 +68,10 @@ def create(
         token, _ = tokens.new_token(name, role, project)
         taken = tokens.read(settings.gateway.tokens_file) if settings.gateway.tokens_file else ()
     except (ValueError, tokens.TokenFileError) as error:
-        raise CommandFailed(Exit.USAGE, str(error)) from None
+        raise WrongUsage(str(error)) from None
     if any(entry.caller.name == name for entry in taken):
         cure = "give another name, or remove that one from the file"
-        raise CommandFailed(Exit.USAGE, f"name: {name!r} is a name of the tokens file", None, cure)
+        raise WrongUsage(f"name: {name!r} is a name of the tokens file", cure)
     until = None if expires is None else _expiry(expires)
     with _store() as store:
         row = store.tokens.create_token(name, role, project, tokens.digest(token), until, by or user())
@@ -100,7 +100,7 @@ def _expiry(text: str) -> datetime:
         text = (now + timedelta(seconds=min(seconds(text), _LONG_S))).isoformat()
     found = datetime.fromisoformat(time_of("--expires", text))
     if found <= now:
-        raise CommandFailed(Exit.USAGE, f"--expires {text!r} is over", None, "give a later time, such as 90d")
+        raise WrongUsage(f"--expires {text!r} is over", "give a later time, such as 90d")
     return found
 
 

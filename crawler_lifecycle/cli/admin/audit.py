@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import emit, moment, show_rows, span
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Column, Document, of
 
@@ -56,7 +56,7 @@ def audit(
     """
     if adopt and end_unknown:
         why = "adopted tasks continue, and --end-unknown would end them"
-        raise CommandFailed(Exit.USAGE, "--adopt and --end-unknown exclude each other", why, "give one of them")
+        raise WrongUsage("--adopt and --end-unknown exclude each other", "give one of them", why=why)
     with current().gateway() as gateway:
         answer = gateway.audit(repair=repair, unknown="adopt" if adopt else "end" if end_unknown else "leave")
         report = answer.get("report") or _awaited(gateway, str(answer.get("audit_id")))

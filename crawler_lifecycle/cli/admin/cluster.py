@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import cluster_access, output
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.output import emit, moment, show_rows, span
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import say
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.subjects import Column, Document, of
@@ -75,7 +75,7 @@ def release(
     changed. An end that was not recorded before may be lost: its task becomes LOST.
     """
     if run is not None and everything:
-        raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run already includes all its pods")
+        raise WrongUsage("--run and --all exclude each other", why="--run already includes all its pods")
     place = ClusterAccess(kubeconfig, context, namespace)
     with closing(cluster_access.connect(place.settings())) as api:
         rows = _listed(api, run, everything)

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import load_settings, long_ago, say
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest, NotDelivered, RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
@@ -86,15 +86,15 @@ def _places(settings: Settings) -> list[FilesPlace]:
     if kind_of(settings.cluster).clears_itself:
         why = "the scheduler service removes the files of a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)"
         cure = "set LIFECYCLE_CLUSTER__KIND=kubernetes, and the other settings of the workers"
-        raise CommandFailed(Exit.USAGE, "crawlctl cluster tidy only removes files of crawl pods", why, cure)
+        raise WrongUsage("crawlctl cluster tidy only removes files of crawl pods", cure, why=why)
     try:
         found = compose.build_places(settings)
     except InvalidRequest as error:
         what, _, cure = str(error).rpartition("; ")
-        raise CommandFailed(Exit.USAGE, what, None, cure) from None
+        raise WrongUsage(what, cure) from None
     if not found:
         what = "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set"
-        raise CommandFailed(Exit.USAGE, what, None, "set the one where crawl pods write their files")
+        raise WrongUsage(what, "set the one where crawl pods write their files")
     return found
 
 

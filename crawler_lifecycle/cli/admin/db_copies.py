@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle import sqlite_files
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import load_settings, say
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.settings import sqlite_url
@@ -82,4 +82,4 @@ def _file_of(url: str | None, copy: Path) -> Path:
     file = shlex.quote(str(copy))
     made = f"mysqldump --single-transaction --hex-blob --no-tablespaces {server} > {file}"
     cure = f"{made}\n  to put it back: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and mariadb"
-    raise CommandFailed(Exit.USAGE, "a database server is copied with its own tools", None, cure)
+    raise WrongUsage("a database server is copied with its own tools", cure)

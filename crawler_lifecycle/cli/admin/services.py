@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.cli.output import emit
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import load_settings, say
 from crawler_lifecycle.domain.projects import DEFAULT
 
@@ -144,7 +144,7 @@ def new_token(
     try:
         token, lines = tokens.new_token(name, role, project)
     except ValueError as error:
-        raise CommandFailed(Exit.USAGE, str(error)) from None
+        raise WrongUsage(str(error)) from None
     document = {"name": name, "role": role, "project": project, "token": token, "toml": lines}
 
     def table() -> None:
@@ -250,7 +250,7 @@ def database_errors() -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, "no usable database", str(error), "set LIFECYCLE_DATABASE__URL") from None
+        raise WrongUsage("no usable database", "set LIFECYCLE_DATABASE__URL", why=str(error)) from None
     except (NotInThisState, StoreDamaged) as error:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
     except LifecycleError as error:

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.dev_json import OtherStack, Stack
 
 Document = dict[str, Any]
@@ -53,7 +53,7 @@ class Gateway:
         address = urlsplit(self.url)
         if address.scheme not in ("http", "https") or not address.hostname:
             cure = "give one such as http://127.0.0.1:8500"
-            raise CommandFailed(Exit.USAGE, f"{url!r} is not a gateway address", None, cure)
+            raise WrongUsage(f"{url!r} is not a gateway address", cure)
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, WrongUsage
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
 
 Format = Literal["jsonl", "csv"]
@@ -71,13 +71,13 @@ class Source:
         name = "standard input" if str(self.path) == "-" else str(self.path)
         like = 'a JSON object such as {"domain": "example.org"}'
         like = "one value for each name of the header" if self.form == "csv" else like
-        return CommandFailed(Exit.USAGE, f"{name}, line {line}: {why}", None, f"correct the line: give {like}")
+        return WrongUsage(f"{name}, line {line}: {why}", f"correct the line: give {like}")
 
     def _open(self) -> AbstractContextManager[BinaryIO]:
         try:
             return nullcontext(sys.stdin.buffer) if str(self.path) == "-" else self.path.open("rb")
         except OSError as error:
-            raise CommandFailed(Exit.USAGE, f"--each {self.path} cannot be read", str(error)) from None
+            raise WrongUsage(f"--each {self.path} cannot be read", why=str(error)) from None
 
 
 def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import as_json, clean, emit, say_note, show_facts
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, End, Project, is_news
 from crawler_lifecycle.dev_json import user
@@ -111,7 +111,7 @@ def _started(
     items = source.all_checked()
     first = list(islice(items, PAGE_ITEMS))
     if not first:
-        raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "write one job in each line")
+        raise WrongUsage(f"--each {each} has no items", "write one job in each line")
     started = gateway.start(request, key, "manager")
     if request.get("flow_id"):
         await_attempt(gateway, started)
@@ -146,13 +146,12 @@ def await_attempt(gateway: Gateway, started: Document) -> None:
 def _check_call(plan: str | None, crawler: str | None, each: Path | None, options: dict[str, Any]) -> None:
     if (plan is None) == (crawler is None):
         cure = "crawlctl manager start module:Class [-- options], or crawlctl manager start --crawler NAME --each FILE"
-        raise CommandFailed(Exit.USAGE, "give either a class or --crawler", None, cure)
+        raise WrongUsage("give either a class or --crawler", cure)
     if plan is not None and (options or each is not None):
-        raise CommandFailed(
-            Exit.USAGE,
+        raise WrongUsage(
             "--each, -a, -s, --max-running, --max-per-key, --retries, --retry-delay and --pool need --crawler",
-            "a class has its own options",
             f"crawlctl manager start {plan} -- --max-running-jobs 20",
+            why="a class has its own options",
         )
 
 
@@ -162,7 +161,7 @@ def _per_key(word: str | None) -> dict[str, int]:
     name, _, number = word.partition("=")
     if not name or not number.isascii() or not number.isdecimal() or not int(number):
         cure = "give an argument of the crawler and a number, such as domain=2"
-        raise CommandFailed(Exit.USAGE, f"--max-per-key {word!r} is not allowed", None, cure)
+        raise WrongUsage(f"--max-per-key {word!r} is not allowed", cure)
     return {name: int(number)}
 
 
@@ -176,7 +175,7 @@ def full_name(gateway: Gateway, plan: str) -> str:
     if plan in known or not fitting:
         return plan
     if len(fitting) > 1:
-        raise CommandFailed(Exit.USAGE, f"{plan!r} may be any of {', '.join(fitting)}", None, "give the full name")
+        raise WrongUsage(f"{plan!r} may be any of {', '.join(fitting)}", "give the full name")
     return fitting[0]
 
 
@@ -198,9 +197,9 @@ def add(
     """Add jobs to a manager. A job that equals an earlier one is left out."""
     given = pairs(arg, "-a")
     if each is not None and given:
-        raise CommandFailed(Exit.USAGE, "--each and -a exclude each other", None, "give one of them")
+        raise WrongUsage("--each and -a exclude each other", "give one of them")
     if each is None and not given and not seal:
-        raise CommandFailed(Exit.USAGE, "nothing to add", None, "give -a name=value, --each FILE or --seal")
+        raise WrongUsage("nothing to add", "give -a name=value, --each FILE or --seal")
     with current().gateway() as gateway:
         more = {name: one for name, one in {"spider": spider, "tags": tag}.items() if one}
         sender = Sender(gateway, manager, checked_id(request_id), more)
@@ -272,7 +271,7 @@ def checked_id(request_id: str | None) -> str:
     """Return the given id, or a new one. Raises ``CommandFailed`` if the id is not allowed."""
     if request_id is not None and (not request_id.isascii() or not 0 < len(request_id) <= REQUEST_ID_MAX):
         cure = f"give 1 to {REQUEST_ID_MAX} characters of ASCII"
-        raise CommandFailed(Exit.USAGE, f"--request-id {request_id!r} is not allowed", None, cure)
+        raise WrongUsage(f"--request-id {request_id!r} is not allowed", cure)
     return request_id or str(uuid.uuid4())
 
 
@@ -282,7 +281,7 @@ def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Call
         return lambda args: None
     found = next((one for one in gateway.rows("/v1/crawlers") if one.get("name") == crawler), None)
     if found is None:
-        raise CommandFailed(Exit.USAGE, f"there is no crawler {crawler!r}", None, "crawlctl crawler list")
+        raise WrongUsage(f"there is no crawler {crawler!r}", "crawlctl crawler list")
     from pydantic import TypeAdapter
 
     from crawler_lifecycle.domain.crawlers.arguments import as_text

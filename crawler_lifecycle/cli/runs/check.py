@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import clean, emit, moment, number, show_finding, took
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, Project
 from crawler_lifecycle.dev_json import user
@@ -93,7 +93,7 @@ def check(
     at the end are stopped, also after Ctrl-C.
     """
     if not 1 <= limit_s <= 86400:
-        raise CommandFailed(Exit.USAGE, f"--limit-s {limit_s:g} is not allowed", None, "give 1 to 86400 seconds")
+        raise WrongUsage(f"--limit-s {limit_s:g} is not allowed", "give 1 to 86400 seconds")
     args = pairs(arg, "-a")
     request: dict[str, Any] = {"crawler": crawler, "args": args, "settings": pairs(setting, "-s")}
     request |= {"requested_by": by or user()} | ({"project": project} if project else {})
@@ -101,7 +101,7 @@ def check(
         entry = gateway.crawler(crawler)
         if missing := [clean(name) for name in required(entry) if name not in args]:
             what = f"crawler {crawler} requires the arguments {', '.join(missing)}"
-            raise CommandFailed(Exit.USAGE, what, None, f"add {' '.join(f'-a {name}=…' for name in missing)}")
+            raise WrongUsage(what, f"add {' '.join(f'-a {name}=…' for name in missing)}")
         trial, lines = Trial(gateway, entry, request, limit_s), list[Line]()
         try:
             for line in trial.lines():

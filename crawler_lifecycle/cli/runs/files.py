@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_facts, show_rows
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Cell, Document, status_word
 
@@ -48,7 +48,7 @@ def files(
     """List the supporting files of a run, also while it runs. With a name, show or download that file."""
     if name is None and download is not None:
         cure = f"crawlctl files {run} NAME --download FOLDER, or all files: crawlctl export {run} --download FOLDER"
-        raise CommandFailed(Exit.USAGE, "--download needs the name of a file", None, cure)
+        raise WrongUsage("--download needs the name of a file", cure)
     with current().gateway() as gateway:
         rows, note = files_of(gateway, run, task)
         names = [row["name"] for row in rows]
@@ -105,9 +105,9 @@ def export(
     A download is checked against the recorded SHA-256. The file only gets its name when it is complete.
     """
     if resend and download is not None:
-        raise CommandFailed(Exit.USAGE, "--resend and --download exclude each other", None, "give one of them")
+        raise WrongUsage("--resend and --download exclude each other", "give one of them")
     if only is not None and not resend:
-        raise CommandFailed(Exit.USAGE, "--only needs --resend", None, f"crawlctl export {run} --resend")
+        raise WrongUsage("--only needs --resend", f"crawlctl export {run} --resend")
     with current().gateway() as gateway:
         if resend:
             body = {"event": only != "files", "files": only != "event", "attempt": attempt}

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_rows
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.items import NO_FEEDS, feeds, plain, read_items, sentences
@@ -46,12 +46,12 @@ def items(
     """Show the items that a run found, or write them into a file. The run may still be running."""
     if (limit is not None and limit < 1) or offset < 0:
         what = f"--limit {limit}" if offset >= 0 else f"--offset {offset}"
-        raise CommandFailed(Exit.USAGE, f"{what} is not allowed", None, "give a larger number, or leave it out")
+        raise WrongUsage(f"{what} is not allowed", "give a larger number, or leave it out")
     if format is None and write is not None:
         known: dict[str, Format] = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
         if (format := known.get(write.suffix)) is None:
             what = f"--write {write}: the format of this name is unknown"
-            raise CommandFailed(Exit.USAGE, what, None, "add --format jsonl|csv|parquet")
+            raise WrongUsage(what, "add --format jsonl|csv|parquet")
     with current().gateway() as gateway:
         if stats:
             document = gateway.get(RUN.path(run, "/items/stats"), task=task, field=field, contains=contains)

@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import as_json, clean, emit
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 
 from .texts import RunId
@@ -30,7 +30,7 @@ def logs(
 ) -> int:
     """Show the log of a task. With -f, follow it until the task ends or --timeout is over (exit code 7)."""
     if tail is not None and tail < 1:
-        raise CommandFailed(Exit.USAGE, f"--tail {tail} is not allowed", None, "give 1 or more, or leave it out")
+        raise WrongUsage(f"--tail {tail} is not allowed", "give 1 or more, or leave it out")
     if follow:
         return _follow(run, task, tail)
     with current().gateway() as gateway:
@@ -49,7 +49,7 @@ def logs(
 def _follow(run: int, task: int | None, tail: int | None) -> int:
     if current().output not in ("table", "wide", "jsonl"):
         cure = "leave -o out, or use -o jsonl, which writes line by line"
-        raise CommandFailed(Exit.USAGE, f"-o {current().output} cannot be used with --follow", None, cure)
+        raise WrongUsage(f"-o {current().output} cannot be used with --follow", cure)
     with current().gateway() as gateway, _alarm(current().timeout_s, run):
         for line in lines(gateway.follow_logs(run, task, tail=tail)):
             if current().output == "jsonl":

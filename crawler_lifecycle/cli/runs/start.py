@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.inputs import content_of, pairs
 from crawler_lifecycle.cli.output import as_json, emit, say_note, show_facts
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, End, Project
 from crawler_lifecycle.dev_json import user
@@ -132,18 +132,18 @@ def _check_numbers(request: Mapping[str, Any]) -> None:
     for name, value in given.items():
         for one in value if isinstance(value, list) else [value]:
             if one is not None and not LIMITS[name].holds(one):
-                raise CommandFailed(Exit.USAGE, f"{name}: {one} is not allowed", None, LIMITS[name].cure_text())
+                raise WrongUsage(f"{name}: {one} is not allowed", LIMITS[name].cure_text())
 
 
 def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | None:
     if count is not None and file is not None:
-        raise CommandFailed(Exit.USAGE, "--tasks and --task-file exclude each other", None, "give one of them")
+        raise WrongUsage("--tasks and --task-file exclude each other", "give one of them")
     if file is not None:
         return read_tasks(file, "--task-file")
     if count is None:
         return None
     if count < 1:
-        raise CommandFailed(Exit.USAGE, f"--tasks {count} is not allowed", None, "give 1 or more, or leave it out")
+        raise WrongUsage(f"--tasks {count} is not allowed", "give 1 or more, or leave it out")
     return [{"args": {}} for _ in range(count)]
 
 
@@ -158,7 +158,7 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
     try:
         text = content_of(file, option).decode()
     except UnicodeDecodeError as error:
-        raise CommandFailed(Exit.USAGE, f"{option} {file} cannot be read", str(error)) from None
+        raise WrongUsage(f"{option} {file} cannot be read", why=str(error)) from None
     found = []
     # Not ``splitlines``: it also splits at characters that JSON texts may contain.
     for n, line in enumerate(text.split("\n"), 1):
@@ -167,12 +167,12 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
         try:
             args = json.loads(line)
         except ValueError as error:
-            raise CommandFailed(Exit.USAGE, f"{file}:{n} is not valid JSON", str(error), _EXAMPLE) from None
+            raise WrongUsage(f"{file}:{n} is not valid JSON", _EXAMPLE, why=str(error)) from None
         if not isinstance(args, dict) or not all(isinstance(value, Scalar) for value in args.values()):
-            raise CommandFailed(Exit.USAGE, f"{file}:{n} is not an object of texts and numbers", None, _EXAMPLE)
+            raise WrongUsage(f"{file}:{n} is not an object of texts and numbers", _EXAMPLE)
         found.append({"args": args})
     if not found:
-        raise CommandFailed(Exit.USAGE, f"{option} {file} has no tasks", None, _EXAMPLE)
+        raise WrongUsage(f"{option} {file} has no tasks", _EXAMPLE)
     return found
 
 
@@ -183,4 +183,4 @@ def _minutes(text: str | None) -> list[float] | None:
         return [float(part) for part in text.split(",")]
     except ValueError:
         cure = "give minutes separated by commas, such as 1,2,3 or 0.05"
-        raise CommandFailed(Exit.USAGE, f"--poll-minutes {text!r} is not allowed", None, cure) from None
+        raise WrongUsage(f"--poll-minutes {text!r} is not allowed", cure) from None

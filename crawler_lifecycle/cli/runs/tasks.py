@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import Limit
 from crawler_lifecycle.subjects import Cell, Document
@@ -69,7 +69,7 @@ def add(
     """
     if (arg is None) == (file is None):
         cure = "give -a name=value for one task, or --file F.jsonl for many"
-        raise CommandFailed(Exit.USAGE, "give either -a or --file", None, cure)
+        raise WrongUsage("give either -a or --file", cure)
     wanted = [{"args": pairs(arg, "-a")}] if file is None else read_tasks(file, "--file")
     args: list[dict[str, str]] = [task["args"] for task in wanted]
     stem = request_id or fingerprint(run, args)

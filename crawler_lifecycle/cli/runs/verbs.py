@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import emit, emit_list, say_note, say_total, show_facts, show_list, show_rows
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say, time_of
 from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Project, Proof, Reason, Search, Sort, Yes
 from crawler_lifecycle.dev_json import user
@@ -75,7 +75,7 @@ def list_runs(
     with current().gateway() as gateway:
         if watch:
             if sort:
-                raise CommandFailed(Exit.USAGE, "--sort cannot be used to watch a list", None, "leave out --watch")
+                raise WrongUsage("--sort cannot be used to watch a list", "leave out --watch")
             from .watch import watch_list
 
             return watch_list(gateway, filters, limit)
@@ -111,7 +111,7 @@ def corrections(
     """List corrections: recorded statuses that were untrue, and for how long. A late record is not a correction."""
     if run is not None and since is not None:
         cure = f"crawlctl corrections {run}, or crawlctl corrections --since {since}"
-        raise CommandFailed(Exit.USAGE, "--since cannot be used with a run", None, cure)
+        raise WrongUsage("--since cannot be used with a run", cure)
     begin = None if since is None else time_of("--since", since, output.now())
     with current().gateway() as gateway:
         path = "/v1/corrections" if run is None else RUN.path(run, "/corrections")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import STYLES, build_table, clean, emit_list, milliseconds, number
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.subjects import Entry, is_news, verdict, watch_changes
 from crawler_lifecycle.subjects import TERMINAL, Column, Document, status_word
@@ -132,7 +132,7 @@ def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | Non
     """
     if not current().for_people and current().output != "jsonl":
         cure = "use -o table or -o jsonl, which write line by line"
-        raise CommandFailed(Exit.USAGE, f"-o {current().output} cannot be used to watch a list", None, cure)
+        raise WrongUsage(f"-o {current().output} cannot be used to watch a list", cure)
     gone: dict[object, Document] = {}
     last: list[object] = []
 

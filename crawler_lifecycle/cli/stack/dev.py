@@ -24,7 +24,7 @@ from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.cli.output import clean
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.runs.items import items
 from crawler_lifecycle.cli.runs.texts import RUN
 from crawler_lifecycle.cli.session import begin, current, load_settings, say
@@ -221,7 +221,7 @@ def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
     usual = asdict(ClusterAccess())
     for name, value in asdict(given).items():
         if value != usual[name]:
-            raise CommandFailed(Exit.USAGE, f"--{name} needs --cluster kubernetes", None, "add --cluster kubernetes")
+            raise WrongUsage(f"--{name} needs --cluster kubernetes", "add --cluster kubernetes")
     return None
 
 
@@ -234,7 +234,7 @@ def _site_folder(folder: Path) -> Path:
     try:
         checked = site.check(folder)
     except site.Unusable as error:
-        raise CommandFailed(Exit.USAGE, f"--site: {error}") from None
+        raise WrongUsage(f"--site: {error}") from None
     if find_spec("scrapy") is None:
         cure = "pip install 'crawler-lifecycle[dev]'"
         raise CommandFailed(Exit.ERROR, "--site: its crawler needs Scrapy, which is not installed", None, cure)
@@ -261,7 +261,7 @@ def _check_places(archive: str | None, events: str | None) -> None:
             if url is not None:
                 build(settings.model_copy(update={name: UrlSettings(url=url)}))
     except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, str(error), None, "correct --archive and --events") from None
+        raise WrongUsage(str(error), "correct --archive and --events") from None
 
 
 def _take_settings(chosen: Mapping[str, str | None]) -> None:
@@ -285,7 +285,7 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
     if wrong:
         options = "".join(f"; use {_OPTIONS[name]} instead" for name in wrong if name in _OPTIONS)
         what = f"{', '.join(wrong)}: crawlctl dev chooses this itself, so it must not be set"
-        raise CommandFailed(Exit.USAGE, what, None, f"unset {' '.join(wrong)}{options}")
+        raise WrongUsage(what, f"unset {' '.join(wrong)}{options}")
     for name in sorted(os.environ):
         if name.startswith("TEMPORAL_"):
             say(f"{name} is not used: crawlctl dev has its own Temporal server")

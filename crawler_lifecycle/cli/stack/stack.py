@@ -20,7 +20,7 @@ from crawler_lifecycle import dev_json, sqlite_files
 from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.machine import start_time
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 
 from . import copies, processes, temporal_server
 from .layout import TEMPLATE, Layout, examples_dir, write_crawlers, write_site_crawler
@@ -234,7 +234,7 @@ class Stack:
         more = os.environ.get("LIFECYCLE_MORE_CRAWLERS")
         if more and plan.site is not None:
             cure = "name the catalogue with --crawlers, or leave --site out"
-            raise CommandFailed(Exit.USAGE, "LIFECYCLE_MORE_CRAWLERS cannot be used with --site", None, cure)
+            raise WrongUsage("LIFECYCLE_MORE_CRAWLERS cannot be used with --site", cure)
         beside = generic if plan.site is not None else Path(more).absolute() if more else None
         if file.is_file():
             return file, beside
@@ -242,10 +242,10 @@ class Stack:
             return generic, None
         if chosen or (examples is None and plan.kubernetes is not None):
             cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
-            raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
+            raise WrongUsage(f"there is no catalogue of crawlers at {file}", cure)
         if plan.kubernetes is not None and plan.kubernetes.settings().image is None:
             cure = "set --image to an image with Scrapy and the examples (docs/deployment-kubernetes.md)"
-            raise CommandFailed(Exit.USAGE, "pods of the example crawlers need an image", None, cure)
+            raise WrongUsage("pods of the example crawlers need an image", cure)
         self.first = "demo" if examples is None else "services"
         target, site = self.state_dir / "crawlers.yaml", plan.url("site") if plan.has_site else None
         write_crawlers((examples or TEMPLATE) / "crawlers.yaml", target, site, in_images=plan.kubernetes is not None)
