@@ -45,11 +45,12 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.state.metrics = gateway.metrics
     _add_api(app, gateway)
     store = gateway.store
+    ask_the_database(gateway.metrics, store, gateway.clock)
+    _add_rest(app, gateway)
+    app.router.include_in_schema = False  # openapi.json does not describe what follows
     if gateway.scrapyd is not None:
         jobs = Jobs(gateway.scrapyd, gateway.commands, gateway.crawlers, store.runs)
         add_scrapyd(app, jobs, gateway.reader, store.tasks)
-    ask_the_database(gateway.metrics, store, gateway.clock)
-    _add_rest(app, gateway)
     add_page(app, gateway)
     _add_middleware(app, gateway)
     if gateway.scrapyd is not None:

@@ -147,22 +147,22 @@ def add_beginnings(app: FastAPI, managers: ManagerCommands, graphs: GraphCommand
     """Add the routes that show and receive the forms."""
     own = Beginnings(managers, graphs)
 
-    @app.get("/start/manager", operation_id="showStartManager", include_in_schema=False)
+    @app.get("/start/manager", operation_id="showStartManager")
     async def show_manager(request: Request, plan: str = "") -> Response:
         """Show the form that starts a manager."""
         return await _shown(own, request, PLAN_MANAGER, {"plan": plan, "seal": "yes"})
 
-    @app.post("/start/manager", operation_id="pressStartManager", include_in_schema=False)
+    @app.post("/start/manager", operation_id="pressStartManager")
     async def press_manager(request: Request) -> Response:
         """Start a manager and redirect to its page. A form that is sent again starts no second one."""
         return await _pressed(own, request, PLAN_MANAGER)
 
-    @app.get("/start/graph", operation_id="showStartGraph", include_in_schema=False)
+    @app.get("/start/graph", operation_id="showStartGraph")
     async def show_graph(request: Request, plan: str = "") -> Response:
         """Show the form that starts a graph."""
         return await _shown(own, request, PLAN_GRAPH, {"plan": plan})
 
-    @app.post("/start/graph", operation_id="pressStartGraph", include_in_schema=False)
+    @app.post("/start/graph", operation_id="pressStartGraph")
     async def press_graph(request: Request) -> Response:
         """Start a graph and redirect to its page. A form that is sent again starts no second one."""
         return await _pressed(own, request, PLAN_GRAPH)

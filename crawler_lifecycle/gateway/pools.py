@@ -32,7 +32,7 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
 def add_pool_page(app: FastAPI, pools: PoolStore, clock: Clock) -> None:
     """Add the web page of pools."""
 
-    @app.get("/pools", operation_id="showPools", include_in_schema=False)
+    @app.get("/pools", operation_id="showPools")
     def show_pools(request: Request) -> Response:
         """List the pools."""
         rows = [asdict(row) for row in pools.list_pools()]

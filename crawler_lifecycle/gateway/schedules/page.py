@@ -61,12 +61,12 @@ OVERLAPS = {
 def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawlers) -> None:
     """Add the routes that show and receive the form."""
 
-    @app.get("/schedules/new", operation_id="showPutSchedule", include_in_schema=False)
+    @app.get("/schedules/new", operation_id="showPutSchedule")
     async def show_put(request: Request, name: str = "") -> Response:
         """Show the form for a new schedule, or for changes of an existing one."""
         return await shown(request, of_row(await commands.find(name)) if name else _NEW)
 
-    @app.post("/schedules/new", operation_id="pressPutSchedule", include_in_schema=False)
+    @app.post("/schedules/new", operation_id="pressPutSchedule")
     async def press_put(request: Request) -> Response:
         """Create a schedule, or change its definition. A repeat changes nothing."""
         given = fields.typed(await form(request), _KNOWN)
@@ -175,7 +175,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
     """Add the web pages of schedules."""
     schedules, clock = views.schedules, views.clock
 
-    @app.get("/schedules", operation_id="showSchedules", include_in_schema=False)
+    @app.get("/schedules", operation_id="showSchedules")
     def show_schedules(
         request: Request, search: Annotated[str, Query(max_length=200)] = "", troubled: bool = False
     ) -> Response:
@@ -185,7 +185,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         values: dict[str, Any] = {"rows": rows, "search": search, "troubled": troubled}
         return answer(request, "schedules.html", now=clock(), **values)
 
-    @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
+    @app.get("/schedules/{name}", operation_id="showSchedule")
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
         """Show one schedule: its next due times, its last firings with their targets, and its definition."""
         filters = read(DueFilters, request.query_params.multi_items())
@@ -204,7 +204,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         values |= {"zone": zone, "today": now.astimezone(zone).date(), "marks": MARKS, "counted": COUNTED}
         return answer(request, "schedule.html", filters=filters, **values)
 
-    @app.post("/schedules/{name}", operation_id="pressSchedule", include_in_schema=False)
+    @app.post("/schedules/{name}", operation_id="pressSchedule")
     async def press_schedule(name: ScheduleName, request: Request) -> Response:
         """Pause, resume, run now, backfill or delete a schedule."""
         asked = read(ScheduleForm, await form(request))

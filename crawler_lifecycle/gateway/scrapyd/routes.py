@@ -50,7 +50,6 @@ def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) 
             answered,
             methods=["GET", "HEAD"] if method == "GET" else [method],
             operation_id=f"scrapyd{call.capitalize()}",
-            include_in_schema=False,
         )
 
     async def not_here(form: Form) -> Answer:
@@ -67,7 +66,6 @@ def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) 
         "/logs/{project}/{spider}/{job:path}.log",
         operation_id="scrapydLog",
         response_class=PlainTextResponse,
-        include_in_schema=False,
     )
     async def log(project: str, spider: str, job: str) -> Streamed:
         row = await jobs.run_of(project, spider, job)

@@ -65,7 +65,7 @@ class RunForm(ChosenForm):
 def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     """Add the route of actions on runs."""
 
-    @app.post("/runs", operation_id="pressRuns", include_in_schema=False)
+    @app.post("/runs", operation_id="pressRuns")
     async def press_runs(request: Request) -> Response:
         """Carry out the action, and show its result for each run."""
         asked = read(RunForm, await form(request))
@@ -115,7 +115,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
     """Add the list of runs."""
     kept = KeptForEach(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
 
-    @app.get("/", operation_id="showRuns", include_in_schema=False)
+    @app.get("/", operation_id="showRuns")
     async def show_runs(request: Request) -> Response:
         """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
         filters = read(PageFilters, request.query_params.multi_items())

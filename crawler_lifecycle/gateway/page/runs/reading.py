@@ -55,7 +55,7 @@ def plain(data: bytes) -> str:
 def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
     """Add the page of a log, and the download of the whole log."""
 
-    @app.get("/runs/{run_id}/log", operation_id="showLog", include_in_schema=False)
+    @app.get("/runs/{run_id}/log", operation_id="showLog")
     async def show_log(run_id: RunId, choice: Annotated[FilesChoice, Query()], request: Request) -> Response:
         """Show the end of a task's log, or the reason why it is not here."""
         row = await run_in_threadpool(undeleted, reader.runs, run_id)
@@ -66,7 +66,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         values: dict[str, Any] = {"run": run, "task": task, "text": text, "away": away, "now": views.clock()}
         return answer(request, "log.html", lines=LINES, **values)
 
-    @app.get("/runs/{run_id}/log/whole", operation_id="fetchLog", include_in_schema=False)
+    @app.get("/runs/{run_id}/log/whole", operation_id="fetchLog")
     async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> Streamed:
         """Send the whole log of a task up to now, byte by byte."""
         asked = await logged_task(reader, run_id, choice.task)
@@ -104,7 +104,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
     """Add the web pages of the list of files, and of one file."""
     threads = Places(*FILES_AT_ONCE)
 
-    @app.get("/runs/{run_id}/files", operation_id="showFiles", include_in_schema=False)
+    @app.get("/runs/{run_id}/files", operation_id="showFiles")
     async def show_files(run_id: RunId, request: Request) -> Response:
         """List the files of a run, from the folders of its tasks or from its archive."""
 
@@ -117,7 +117,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
         rows = [(one, urlencode({"name": one.name}), is_items(one.name)) for one in here.files]
         return answer(request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock())
 
-    @app.get("/runs/{run_id}/file", operation_id="showFile", include_in_schema=False)
+    @app.get("/runs/{run_id}/file", operation_id="showFile")
     async def show_file(run_id: RunId, choice: Annotated[NameChoice, Query()], request: Request) -> Response:
         """Show the beginning of one file, as text or as a picture."""
 
@@ -141,7 +141,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
     """Add the web page of items: a table, a filter, and optional statistics of the fields."""
 
-    @app.get("/runs/{run_id}/items", operation_id="showItems", include_in_schema=False)
+    @app.get("/runs/{run_id}/items", operation_id="showItems")
     async def show_items(run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request) -> Response:
         """Show items as a table. The fields that most items have are the first columns."""
         table = await items.tables.run(request, items.table, run_id, choice, ROWS)
