@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.spec import NAME_MAX
 from crawler_lifecycle.domain.names import graph_subject, manager_subject, run_subject
-from crawler_lifecycle.gateway.api.paging import Choice
+from crawler_lifecycle.gateway.api.paging import Choice, Id
 from crawler_lifecycle.gateway.graphs.commands import found as found_graph
 from crawler_lifecycle.gateway.managers.commands import found as found_manager
 from crawler_lifecycle.gateway.runs.commands import found as found_run
@@ -32,8 +32,8 @@ class StreamChoice(Choice):
     """Parameters of ``GET /v1/events``."""
 
     after: int | None = Field(default=None, ge=0, le=ID_MAX)
-    run_id: int | None = Field(default=None, ge=1, le=ID_MAX)
-    manager: int | None = Field(default=None, ge=1, le=ID_MAX)
+    run_id: Id | None = None
+    manager: Id | None = None
     graph: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
 
     def subject(self) -> str | None:

@@ -23,6 +23,9 @@ Row = TypeVar("Row")
 #: The most characters of a file name in an address. Names in an archive may be longer.
 NAME_MAX = 1024
 
+Id = Annotated[int, Field(ge=1, le=ID_MAX)]
+FileName = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
+
 
 def _written(value: object) -> object:
     """Raise ``ValueError`` for a bare number, which is a mistake here. Pydantic would read it as seconds since 1970."""
@@ -139,7 +142,7 @@ LINES_MAX = 10_000
 class FilesChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/files``: a task's id; default: all tasks."""
 
-    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+    task: Id | None = None
 
 
 class LogChoice(FilesChoice):
@@ -154,8 +157,8 @@ class FileChoice(Choice):
     task's id (default: the main task)."""
 
     path: str | None = Field(default=None, min_length=1, max_length=512)
-    name: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
-    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+    name: FileName | None = None
+    task: Id | None = None
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -168,7 +171,7 @@ class FileChoice(Choice):
 class NameChoice(Choice):
     """Parameters of the web page of a file: its name in the list of files."""
 
-    name: str = Field(min_length=1, max_length=NAME_MAX)
+    name: FileName
 
 
 class ItemsChoice(Choice):
@@ -178,8 +181,8 @@ class ItemsChoice(Choice):
     ``field`` alone selects items that have this field.
     """
 
-    name: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
-    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+    name: FileName | None = None
+    task: Id | None = None
     field: str | None = Field(default=None, max_length=NAME_MAX)
     contains: str | None = Field(default=None, max_length=NAME_MAX)
     offset: int = Field(default=0, ge=0, le=ID_MAX)
@@ -203,7 +206,7 @@ class FeedChoice(ItemsChoice):
     """Parameters of ``GET /v1/runs/{run_id}/items/feed``: a choice of items, the format, and field names."""
 
     format: Literal["jsonl", "csv"] = "jsonl"
-    limit: int | None = Field(default=None, ge=1, le=ID_MAX)
+    limit: Id | None = None
     fields: str | None = Field(default=None, min_length=1, max_length=4_096)
 
 

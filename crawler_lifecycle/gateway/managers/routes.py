@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Self
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
 
 from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manager_workflow_id
 from crawler_lifecycle.domain.projects import narrowed
@@ -23,7 +22,7 @@ from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.lists import Listed, counted, page_of
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import Paging, Searched, cut, order
+from crawler_lifecycle.gateway.api.paging import Id, Paging, Searched, cut, order
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import (
@@ -233,7 +232,7 @@ _Jobs = Annotated[AddJobs, Depends(JsonBody(AddJobs))]
 _Resume = Annotated[ResumeManager, Depends(JsonBody(ResumeManager, optional=True))]
 _Cap = Annotated[SetCap, Depends(JsonBody(SetCap))]
 
-ManagerId = Annotated[int, Path(ge=1, le=ID_MAX)]
+ManagerId = Id
 
 
 def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:

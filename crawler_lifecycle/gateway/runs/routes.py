@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.overdue import overdue_before
-from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
+from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.projects import narrowed
@@ -25,6 +25,7 @@ from crawler_lifecycle.gateway.api.paging import (
     ArchiveChoice,
     CorrectionFilters,
     CorrectionsOfRunFilters,
+    Id,
     Paging,
     RunFilters,
     TaskFilters,
@@ -73,7 +74,7 @@ _Part = Annotated[UploadPart, Depends(JsonBody(UploadPart))]
 #: The media types of an archive. The second is for clients, generated from the OpenAPI document, that know no zip.
 _ZIP, _BYTES = "application/zip", "application/octet-stream"
 
-RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
+RunId = Id
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import (
     ALERTS,
@@ -22,6 +21,7 @@ from crawler_lifecycle.domain.webhooks.definition import (
     check_webhook_name,
     shown,
 )
+from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
@@ -79,7 +79,7 @@ class ResumeWebhook(StrictBody):
 
     skip: bool = False
     """True to send none of the events up to now."""
-    skip_seq: Annotated[int, Field(ge=1, le=ID_MAX)] | None = None
+    skip_seq: Id | None = None
     """The number of a failed event that is not sent any more. The other events are sent."""
 
 

@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.names import EVENT_TYPES
 from crawler_lifecycle.domain.webhooks.definition import FILTERS, KINDS
 from crawler_lifecycle.domain.webhooks.definition import shown as shown_definition
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
+from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
@@ -38,12 +39,12 @@ EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorte
 def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
     """Add the routes that show and receive the form."""
 
-    @app.get("/webhooks/new", operation_id="showPutWebhook", include_in_schema=False)
+    @app.get("/webhooks/new", operation_id="showPutWebhook")
     async def show_put(request: Request, name: str = "") -> Response:
         """Show the form for a new webhook, or for changes of an existing one."""
         return await shown(request, of_row(await commands.find(name)) if name else {})
 
-    @app.post("/webhooks/new", operation_id="pressPutWebhook", include_in_schema=False)
+    @app.post("/webhooks/new", operation_id="pressPutWebhook")
     async def press_put(request: Request) -> Response:
         """Create a webhook, or change its definition. A repeat changes nothing."""
         given = fields.typed(await form(request), _KNOWN, several=["events"])
@@ -98,7 +99,7 @@ class WebhookForm(ActionForm):
     subject: ClassVar[Subject] = WEBHOOK
     seen: int | None = Field(default=None, ge=0, le=ID_MAX)
     """The number of the newest event when the form was shown."""
-    seq: int | None = Field(default=None, ge=1, le=ID_MAX)
+    seq: Id | None = None
     """The number of an event to skip."""
 
     @property
@@ -110,7 +111,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
     """Add the web pages of webhooks."""
     webhooks, clock = views.webhooks, views.clock
 
-    @app.get("/webhooks", operation_id="showWebhooks", include_in_schema=False)
+    @app.get("/webhooks", operation_id="showWebhooks")
     def show_webhooks(request: Request) -> Response:
         """List all webhooks with their states."""
         found: list[WebhookRow] = []
@@ -118,7 +119,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
             found += page
         return answer(request, "webhooks.html", rows=[views.of(row).model_dump() for row in found], now=clock())
 
-    @app.get("/webhooks/{name}", operation_id="showWebhook", include_in_schema=False)
+    @app.get("/webhooks/{name}", operation_id="showWebhook")
     async def show_webhook(name: WebhookName, request: Request) -> Response:
         """Show one webhook and its deliveries."""
         filters = read(DeliveryFilters, request.query_params.multi_items())
@@ -128,7 +129,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
         values["seen"] = await run_in_threadpool(events.last_event_seq)
         return answer(request, "webhook.html", more=next_page(filters, page.next_page_token), **values)
 
-    @app.post("/webhooks/{name}", operation_id="pressWebhook", include_in_schema=False)
+    @app.post("/webhooks/{name}", operation_id="pressWebhook")
     async def press_webhook(name: WebhookName, request: Request) -> Response:
         """Test, pause, resume or delete a webhook."""
         asked = read(WebhookForm, await form(request))

@@ -10,18 +10,17 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Query, Request
 from markupsafe import Markup, escape
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.corrections import SOURCES
-from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.ladder import LADDER_MINUTES
 from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
+from crawler_lifecycle.gateway.api.paging import Id, Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, size, visible
@@ -58,7 +57,7 @@ _STATUSES = {letter: status.lower() for status, letter in LETTERS.items()}
 class PageTasks(TaskFilters):
     """Filters in the address of a run's tasks. The list begins with the id ``task``."""
 
-    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+    task: Id | None = None
 
 
 class AgainForm(BaseModel):
@@ -74,7 +73,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
     clock = views.clock
     timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
 
-    @app.get("/runs/{run_id}", operation_id="showRun", include_in_schema=False)
+    @app.get("/runs/{run_id}", operation_id="showRun")
     async def show_run(run_id: RunId, request: Request) -> Response:
         """Show one run."""
         row = await run_in_threadpool(found, store.runs, run_id)
@@ -93,7 +92,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         values["counters"] = counters_of(run, store.events.newest_events(run.run_id, READ), clock())
         return answer(request, "run.html", beside=compared(store.runs, row, clock()), **values)
 
-    @app.get("/runs/{run_id}/tasks", operation_id="showTasks", include_in_schema=False)
+    @app.get("/runs/{run_id}/tasks", operation_id="showTasks")
     def show_tasks(run_id: RunId, request: Request) -> Response:
         """Show the tasks of a run as a table."""
         filters = read(PageTasks, request.query_params.multi_items())
@@ -106,7 +105,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         values: dict[str, Any] = {"run": run, "tasks": page, "more": next_page(filters, token, "task"), "now": clock()}
         return answer(request, "tasks.html", filters=filters, **values)
 
-    @app.get("/runs/{run_id}/timeline", operation_id="showTimeline", include_in_schema=False)
+    @app.get("/runs/{run_id}/timeline", operation_id="showTimeline")
     def show_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
         """Show the timeline of a run, oldest entries first."""
         row = found(store.runs, run_id)
@@ -114,7 +113,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         values: dict[str, Any] = {"timeline": page.timeline, "more": next_page(paging, page.next_page_token)}
         return answer(request, "timeline.html", run=row, now=clock(), **values)
 
-    @app.post("/runs/{run_id}/export", operation_id="pressExport", include_in_schema=False)
+    @app.post("/runs/{run_id}/export", operation_id="pressExport")
     async def press_export(run_id: RunId, request: Request) -> Response:
         """Repeat the deliveries of an ended run. They keep their ids, so a receiver can ignore a second one."""
         read(AgainForm, await form(request))

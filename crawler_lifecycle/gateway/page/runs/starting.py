@@ -6,18 +6,18 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import Commands, mapping_of
@@ -42,11 +42,11 @@ _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
     """Add the routes that show and receive the form."""
 
-    @app.get("/runs/new", operation_id="showStart", include_in_schema=False)
+    @app.get("/runs/new", operation_id="showStart")
     async def show_start(
         request: Request,
         crawler: str | None = None,
-        like: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None,
+        like: Id | None = None,
     ) -> Response:
         """Show the form of a crawler. ``like`` is the number of a run whose values fill the form."""
         given: dict[str, str] = {}
@@ -57,7 +57,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
             crawler = crawler or row.crawler
         return await shown(request, {**given, **({"crawler": crawler} if crawler else {})}, note=note)
 
-    @app.post("/runs/new", operation_id="pressStart", include_in_schema=False)
+    @app.post("/runs/new", operation_id="pressStart")
     async def press_start(request: Request) -> Response:
         """Start a run and redirect to its page. A form that is sent again starts no second run."""
         pairs = await fields.form(request)
