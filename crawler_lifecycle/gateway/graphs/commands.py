@@ -40,7 +40,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.requests import Tags
-from crawler_lifecycle.gateway.runs.commands import Commanded, check_foreign, existing, mismatch, notify
+from crawler_lifecycle.gateway.runs.commands import Commanded, check_foreign, existing, mismatch, notify, sentences
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
@@ -177,7 +177,7 @@ class GraphCommands:
         with mismatch("id"):
             row, fresh = await run_in_threadpool(self.graphs.reserve_graph, new, spec)
         later = await self._notified(row)
-        return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
+        return Commanded(row, fresh, sentences(note, later))
 
     async def add_page(self, key: str, number: int, data: bytes, whose: str | None = None) -> Commanded[GraphRow]:
         """Store one page of a draft. A repeat with the same page changes nothing, and with the fingerprint of the graph
@@ -277,7 +277,7 @@ class GraphCommands:
         changed = await self._command(key, "append", request_id, add)
         if parts is not None:
             await run_in_threadpool(self.graphs.drop_draft, parts.graph_id)
-        return changed.model_copy(update={"note": " ".join(filter(None, (note, changed.note))) or None})
+        return changed.model_copy(update={"note": sentences(note, changed.note)})
 
     async def _command(self, key: str, verb: str, request_id: str | None, how: Callable[[Graph], int]) -> ChangedSteps:
         row = await self.find(key)

@@ -38,6 +38,7 @@ from crawler_lifecycle.gateway.runs.commands import (
     mismatch,
     needing_temporal,
     notify,
+    sentences,
 )
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, texts
@@ -138,7 +139,7 @@ class ManagerCommands:
         begun = (
             self.notify(row) if row.owner_run_id else self.workflows.start_manager(row.manager_id, workflow_id_of(row))
         )
-        note = " ".join(filter(None, (note, await notify(begun, f"manager {row.manager_id}")))) or None
+        note = sentences(note, await notify(begun, f"manager {row.manager_id}"))
         return Commanded(row, fresh, note)
 
     async def check_plan(self, body: StartManager, project: str) -> str | None:
@@ -161,7 +162,7 @@ class ManagerCommands:
             for given in body.options.max_per_key:
                 check_argument(crawler, "options.max_per_key", given)
             effective_settings(crawler, body.options.settings)
-            return None, " ".join(filter(None, (self.crawlers.note(), None if rows else NO_WORKER))) or None
+            return None, sentences(self.crawlers.note(), None if rows else NO_WORKER)
         module = str(body.plan).partition(":")[0]
         # Workers may have different versions of the class. The options must fit one of them.
         codes = [row for row in rows if row.kind == PLAN_MANAGER and row.plan == body.plan]
@@ -240,7 +241,7 @@ class ManagerCommands:
             return Commanded(row, fresh=False, note="The manager had already ended; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
         cut_off = CUT_OFF.format(manager_id) if row.counts.live and not row.leave else None
-        return Commanded(row, fresh, " ".join(filter(None, (await self._notified(row), cut_off))) or None)
+        return Commanded(row, fresh, sentences(await self._notified(row), cut_off))
 
     async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
         """Start no more jobs. Runs that execute continue."""

@@ -123,6 +123,11 @@ async def notify(call: Awaitable[Any], what: str, later: str = LATER) -> str | N
     return None
 
 
+def sentences(*texts: str | None) -> str | None:
+    """Return these notes for the caller as one; ``None``: there is none."""
+    return " ".join(filter(None, texts)) or None
+
+
 def found(runs: RunReader, run_id: int) -> RunRow:
     """Return the run. Blocks. Raises ``RunNotFound``."""
     row = runs.get_run(run_id)
@@ -288,8 +293,8 @@ class Commands:
         with mismatch("Idempotency-Key", run_id=run_id):
             async with turn() if len(args) > INLINE_TASKS_MAX else contextlib.nullcontext():
                 added = await run_in_threadpool(self.additions.add_tasks, run_id, request_id, args)
-        notes = (self.crawlers.note(), await self._wake(row))
-        return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
+        note = sentences(self.crawlers.note(), await self._wake(row))
+        return AddedTasks(run_id=run_id, tasks=added, note=note)
 
     async def _wake(self, row: RunRow) -> str | None:
         """Let the run's workflow look now. If that fails, return a sentence that says when the tasks are deployed."""

@@ -37,7 +37,7 @@ from crawler_lifecycle.domain.schedules.definition import (
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import NAME_PATTERN, StartManager
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify, sentences
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
 from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow
@@ -265,4 +265,4 @@ class ScheduleCommands:
         keeper = ScheduleKeeper(self.schedules, self.workflows, self.clock)
         later = await notify(keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
         found = await run_in_threadpool(self.schedules.get_schedule, row.name)
-        return Commanded(found or row, fresh, " ".join(filter(None, (note, later))) or None)
+        return Commanded(found or row, fresh, sentences(note, later))

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.webhooks.definition import (
     shown,
 )
 from crawler_lifecycle.gateway.api.paging import Id
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify, sentences
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import WebhookRow
@@ -152,4 +152,4 @@ class WebhookCommands:
 
     async def _woken(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
         later = await notify(self.workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
-        return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
+        return Commanded(row, fresh, sentences(note, later))
