@@ -306,7 +306,7 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
     These are Temporal and, for roles in ``ASKING``, the cluster. The keys are names for people. Raises
     ``InvalidRequest``.
     """
-    found: dict[str, KnowsRuns] = {} if directory is None else {"Temporal": directory}
+    found = {} if directory is None else {"Temporal": directory}
     if ASKING & set(roles):
         found["the cluster"] = kind_of(settings.cluster).numbers()
     return found

@@ -194,7 +194,7 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 def wire(deployment: Deployment) -> dict[str, Any]:
     """Return the JSON body of a deployment call."""
-    body: dict[str, Any] = {
+    body = {
         "run_id": deployment.run_id,
         "run_uid": deployment.run.uid,
         "attempt": deployment.attempt,

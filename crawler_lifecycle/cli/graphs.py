@@ -81,13 +81,13 @@ def start(
         cure = "crawlctl graph start module:function, or crawlctl graph start --file graph.json"
         raise WrongUsage("give either module:function or --file", cure)
     found = _built(build, words) if build is not None else _document(str(file), content_of(file or Path()))
-    given: dict[str, Any] = {"id": id, "name": name, "tags": tag}
+    given = {"id": id, "name": name, "tags": tag}
     found |= {field: one for field, one in given.items() if one}
     spec, pages, whose = _checked(found)
     if dry_run:
         emit(found, names=[found.get("id")], table=lambda: print(as_json(found)))
         return Exit.DONE
-    body: dict[str, Any] = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
+    body = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
     body |= {"options": asdict(spec.options), "pages": len(pages), "fingerprint": whose, "requested_by": by or user()}
     body |= {field: one for field, one in {"parent": parent, "project": project}.items() if one}
     with current().gateway() as gateway:
@@ -202,7 +202,7 @@ def step(
 
 
 def _step_facts(row: Document) -> list[tuple[str, Cell]]:
-    lines: list[tuple[str, Cell]] = [
+    lines = [
         ("step", row.get("path")),
         ("kind", row.get("kind")),
         ("does", does(row)),
@@ -256,7 +256,7 @@ def stop(
 
     With --step, only cancel these steps and the steps that depend on them.
     """
-    body: dict[str, Any] = {"reason": reason, "requested_by": by or user()}
+    body = {"reason": reason, "requested_by": by or user()}
     if step:
         if graphs or force or wait:
             raise WrongUsage("--step cannot be used with several graphs, --force or --wait")

@@ -128,7 +128,7 @@ class Tools:
         limit: Rows = 20,
     ) -> str:
         """Show items that a run found, one a line."""
-        asked: dict[str, Any] = {"field": field, "contains": contains, "offset": offset, "limit": limit}
+        asked = {"field": field, "contains": contains, "offset": offset, "limit": limit}
         with self._connect() as gateway:
             found = gateway.get(RUN.path(run_id, "/items"), **asked)
         names = [column["name"] for column in found["columns"]]

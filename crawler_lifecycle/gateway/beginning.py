@@ -215,7 +215,7 @@ async def _shown(
 
 
 def _common(given: Mapping[str, str]) -> dict[str, Any]:
-    body: dict[str, Any] = {name: given[name].strip() for name in ("name", "project") if name in given}
+    body = {name: given[name].strip() for name in ("name", "project") if name in given}
     return body | {"tags": fields.parts(given.get("tags", ""))}
 
 

@@ -121,7 +121,7 @@ class Job:
         made = function(
             self.func, "plain", self.kwargs, record=False, **({"meta": dict(self.meta)} if self.meta else {})
         )
-        chosen: dict[str, Any] = {"queue": self.queue, "max_attempts": self.max_attempts}
+        chosen = {"queue": self.queue, "max_attempts": self.max_attempts}
         chosen["priority"] = min(9, max(0, 5 - self.priority))
         if self.scheduled_at is not None:
             chosen["not_before"] = self.scheduled_at

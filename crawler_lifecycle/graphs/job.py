@@ -70,7 +70,7 @@ class Job:
         what = found.get("job") or {}
         meta = {**of_json(what.get("meta", {})), "name": found["path"].rpartition("/")[2], "workflow_id": graph}
         same = {name: found[name] for name in _AS_IT_IS if name in found}
-        times: dict[str, Any] = {name: time_of(found.get(name)) for name in ("not_before", "started_at", "ended_at")}
+        times = {name: time_of(found.get(name)) for name in ("not_before", "started_at", "ended_at")}
         return cls(
             graph,
             args=of_json(what.get("args", {})),

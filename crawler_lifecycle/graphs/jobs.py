@@ -95,7 +95,7 @@ def manager(
     >>> manager("shops.managers:Shops", argv=["--country", "de"], flow_id="2026-11").job
     {'plan': 'shops.managers:Shops', 'options': {'argv': ['--country', 'de']}, 'flow_id': '2026-11'}
     """
-    words: dict[str, Any] = {"name": name, "flow_id": flow_id, "tags": list(tags)}
+    words = {"name": name, "flow_id": flow_id, "tags": list(tags)}
     job = {
         "plan": plan if isinstance(plan, str) else importable_name(plan),
         "options": {"argv": [str(word) for word in argv]},
@@ -111,7 +111,7 @@ def function(called: Callable[..., Any], style: str, args: Mapping[str, Any] | N
     item and the context. Raises ``InvalidRequest`` for a lambda or a nested function, and ``NoValue`` for arguments
     that cannot be written as JSON.
     """
-    job: dict[str, Any] = {"call": importable_name(called), "style": style, "label": called.__name__}
+    job = {"call": importable_name(called), "style": style, "label": called.__name__}
     _check_signature(called, style, args or {})
     if args:
         job["args"] = to_json(dict(args), "args")
@@ -163,7 +163,7 @@ def _new(cls: Any, /, args: Mapping[str, Any] | None = None, **options: Any) -> 
     """Return a job of this worker; ``process`` finds the arguments in ``job.args``."""
     chosen = {**cls.worker_options, **options}
     meta = chosen.pop("meta", None)
-    job: dict[str, Any] = {"call": importable_name(cls), "style": "worker", "label": cls.__name__}
+    job = {"call": importable_name(cls), "style": "worker", "label": cls.__name__}
     for name, value in (("args", args), ("meta", meta)):
         if value:
             job[name] = to_json(dict(value), name)

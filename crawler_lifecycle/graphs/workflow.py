@@ -274,7 +274,7 @@ class Workflow:
             if unknown is not None and self._options.check_deps and not self._any_order:
                 cure = "add it first, or build with Workflow(check_deps=False) and append it later"
                 raise InvalidRequest(f"deps: there is no step {shown(unknown)}; {cure}")
-            own: dict[str, Any] = {"graft": graft, "max_parallel": options.pop("max_parallel", None)}
+            own = {"graft": graft, "max_parallel": options.pop("max_parallel", None)}
             for one in ("ignore_cancelled", "ignore_discarded"):
                 given = options.pop(one, None)
                 own[one] = getattr(self, one) if given is None else bool(given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -112,7 +112,7 @@ def _bad_url(text: str, what: str) -> InvalidRequest:
 
 def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Engine:
     """Return an engine for a URL of ``parse_url``. It connects at its first use."""
-    pool: Mapping[str, Any] = {
+    pool = {
         "poolclass": QueuePool,
         "pool_size": pool_size,
         "max_overflow": 0,

@@ -273,7 +273,7 @@ class WebhookStore(StorePart):
             if tried:  # of several tries of one event only the last is recorded
                 answers = {one.seq: one.answer for one in tried}
                 record_tries(conn, webhook_sink(webhook_id), {one.seq: one.error for one in tried}, now, answers)
-            new: dict[str, Any] = {"through_seq": max(row["through_seq"], through_seq)}
+            new = {"through_seq": max(row["through_seq"], through_seq)}
             if len(errors) < len(tried):
                 new["delivered_at"] = now
             moved = new["through_seq"] > row["through_seq"]

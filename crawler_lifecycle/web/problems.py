@@ -94,7 +94,7 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """Return the problem as an HTTP answer."""
-        body: dict[str, object] = {
+        body = {
             "type": TYPE_PREFIX + self.code,
             "title": title(self.code),
             "status": self.status,

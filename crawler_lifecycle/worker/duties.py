@@ -137,7 +137,7 @@ class Health:
             return JSONResponse({"status": "alive", "roles": self.roles, "version": self.version, "pid": os.getpid()})
 
         async def readyz(_: Request) -> JSONResponse:
-            body: dict[str, object] = {"ready": not self.missing, "missing": self.missing}
+            body = {"ready": not self.missing, "missing": self.missing}
             body |= {name: dict(state()) for name, state in self.beside.items()}
             return JSONResponse(body, status_code=503 if self.missing else 200)
 

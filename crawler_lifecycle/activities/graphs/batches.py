@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError
@@ -219,7 +219,7 @@ class _Batch:
                 self.printed = (self.printed + host.printed())[-OUTPUT_BYTES:]
 
     def _order(self, work: StepWork) -> FunctionCall:
-        job: dict[str, Any] = {
+        job = {
             "path": work.path,
             "job": dict(work.job),
             "attempt": work.attempt,

@@ -95,7 +95,7 @@ def check(
     if not 1 <= limit_s <= 86400:
         raise WrongUsage(f"--limit-s {limit_s:g} is not allowed", "give 1 to 86400 seconds")
     args = pairs(arg, "-a")
-    request: dict[str, Any] = {"crawler": crawler, "args": args, "settings": pairs(setting, "-s")}
+    request = {"crawler": crawler, "args": args, "settings": pairs(setting, "-s")}
     request |= {"requested_by": by or user()} | ({"project": project} if project else {})
     with current().gateway() as gateway:
         entry = gateway.crawler(crawler)

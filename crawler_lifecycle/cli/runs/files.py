@@ -17,7 +17,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.subjects import Cell, Document, status_word
+from crawler_lifecycle.subjects import Document, status_word
 
 from . import tables
 from .texts import RUN, RunId
@@ -112,8 +112,8 @@ def export(
         if resend:
             body = {"event": only != "files", "files": only != "event", "attempt": attempt}
             answer = gateway.post(RUN.path(run, "/export"), body)
-            note: list[tuple[str, Cell]] = [("note", answer["note"])] if answer.get("note") else []
-            lines_of: list[tuple[str, Cell]] = [("run", run), ("status", status_word(answer)), *note]
+            note = [("note", answer["note"])] if answer.get("note") else []
+            lines_of = [("run", run), ("status", status_word(answer)), *note]
             emit(answer, names=[run], table=lambda: show_facts(lines_of))
             say(f"next: crawlctl export {run}")
             return Exit.DONE
@@ -124,7 +124,7 @@ def export(
         target = download / f"run-{run}-attempt-{record['attempt']}-supporting-files.zip"
         say(f"downloading {number(record.get('bytes'))} bytes")
         size = fetch(gateway.archive(run, int(record["attempt"])), target, str(record.get("sha256") or ""))
-    facts: dict[str, Any] = {"file": str(target), "bytes": size, "sha256": record.get("sha256")}
+    facts = {"file": str(target), "bytes": size, "sha256": record.get("sha256")}
     shown = {**facts, "bytes": number(size)}
     document = {"run_id": run, "attempt": record["attempt"], **facts}
     emit(document, names=[target], table=lambda: show_facts(list(shown.items())))

@@ -55,7 +55,7 @@ def list_runs(
 ) -> int:
     """List runs, newest first."""
     now = output.now()
-    filters: dict[str, str | list[str] | None] = {
+    filters = {
         "status": [word.upper() for word in status or ()],
         "stage": stage,
         "crawler": crawler,

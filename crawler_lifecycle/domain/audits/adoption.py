@@ -45,7 +45,7 @@ def record_of(
 ) -> dict[str, Any]:
     """Return the record of a run. A request that is too large is left out; its owner (a workflow) still has it."""
     workflow_id, first_run_id = owner
-    found: dict[str, Any] = {
+    found = {
         "request_id": request_id,
         "multi": multi,
         "tasks": tasks,

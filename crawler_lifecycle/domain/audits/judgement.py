@@ -62,7 +62,7 @@ def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] |
     """
     if workflow.open:
         return None
-    evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
+    evidence = {"status": run.status, "attempt": run.attempt}
     since = workflow.closed_at
     if run.owner_run_id is None:
         never = f"no workflow has ever taken it{_why(workflow)}"
@@ -118,7 +118,7 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
     if workflow.open:
         return None
     name = f"{parent.what} {parent.number} ({parent.workflow_id})"
-    evidence: dict[str, object] = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
+    evidence = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
     since = workflow.closed_at or parent.updated_at
     # A workflow that completed, or closed before the last change of the row, did not work for this attempt.
     earlier = workflow.how in (None, "completed") or since < parent.updated_at
@@ -182,7 +182,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
     does = "executes" if seen.executing else "waits on the cluster"
     name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
     subject = f"task/{seen.run_id}/{seen.index}/{seen.attempt}/{seen.uid or '-'}"[:180]
-    evidence: dict[str, object] = {
+    evidence = {
         "executing": seen.executing,
         "uid": seen.uid,
         "node": seen.node,
@@ -280,7 +280,7 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
         f"task {recorded.index} of run {recorded.run_id} is recorded as {recorded.status}, and the cluster says now: "
         f"{ending.status} ({ending.cause})"
     )
-    evidence: dict[str, object] = {
+    evidence = {
         "recorded": recorded.status,
         "truth": str(ending.status),
         "outcome": ending.outcome,

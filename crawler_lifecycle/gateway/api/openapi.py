@@ -283,7 +283,7 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
 def _response(meaning: str, example: Problem) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/ProblemDocument"}
     content = {MEDIA_TYPE: {"schema": schema, "example": json.loads(bytes(example.response().body))}}
-    found: dict[str, Any] = {"description": meaning, "content": content}
+    found = {"description": meaning, "content": content}
     if example.headers:
         found["headers"] = {name: _HEADERS[name] for name in example.headers}
     return found

@@ -134,7 +134,7 @@ def _manager(body: StartManager) -> dict[str, Any]:
 def _graph(body: StartGraph) -> dict[str, Any]:
     body.check()
     body.spec()
-    found: dict[str, Any] = {"steps": body.steps, "context": body.context, "tags": list(body.tags)}
+    found = {"steps": body.steps, "context": body.context, "tags": list(body.tags)}
     found["options"] = dataclasses.asdict(body.options)
     return {**found, **({} if body.name is None else {"name": body.name})}
 

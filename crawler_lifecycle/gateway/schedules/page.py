@@ -86,7 +86,7 @@ def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawle
         except LifecycleError:
             known = []  # the person can still type a name
         wrong = problem and fields.placed(problem, _PLACES, tuple(TargetKind), "request")
-        values: dict[str, Any] = {"given": given, "wrong": wrong, "crawlers": known, "overlaps": OVERLAPS}
+        values = {"given": given, "wrong": wrong, "crawlers": known, "overlaps": OVERLAPS}
         values["zones"] = await run_in_threadpool(_zones)
         return answer(request, "schedule_form.html", status=problem.status if problem else 200, **values)
 

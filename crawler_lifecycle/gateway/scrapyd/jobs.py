@@ -161,7 +161,7 @@ class Jobs:
         live = await run_in_threadpool(self._listed, ("pending", "running"), LIVE_MAX)
         ended = await run_in_threadpool(self._listed, ("finished",), FINISHED_MAX)
         over = {row.run_id for row in ended}
-        answer: Answer = {"pending": [], "running": [], "finished": [self._ran(row) for row in ended]}
+        answer = {"pending": [], "running": [], "finished": [self._ran(row) for row in ended]}
         for row in live:
             if row.run_id not in over:
                 state = STATES[row.status]

@@ -65,7 +65,7 @@ def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
         # A value without ``env:`` may be the secret itself, so it is not written into the page.
         given = {name: text for name, text in given.items() if name not in _SECRETS or text.startswith("env:")}
         wrong = problem and fields.placed(problem, _PLACES)
-        values: dict[str, Any] = {"given": given, "wrong": wrong, "events": EVENTS, "filters": FILTERS, "kinds": KINDS}
+        values = {"given": given, "wrong": wrong, "events": EVENTS, "filters": FILTERS, "kinds": KINDS}
         values["ticked"] = given.get("events", "").split("\n")
         return answer(request, "webhook_form.html", status=problem.status if problem else 200, **values)
 

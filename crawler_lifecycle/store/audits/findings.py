@@ -55,7 +55,7 @@ class FindingStore(StorePart):
 
         ``text`` says what was done. ``tries`` is the number of tries in a row. Unless ``done``, the finding stays open.
         """
-        values: dict[str, Any] = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
+        values = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:
             values["status"] = "repaired"
         with self._db.writing() as conn:

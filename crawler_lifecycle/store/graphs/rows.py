@@ -217,7 +217,7 @@ _SHAPE_TYPES: Mapping[str, type] = {
 def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], position: int) -> RowUnreadable:
     """Return the error for the row at this position."""
     names = ("number", "path", "kind", "parent", "shape", *MOVING)
-    row: dict[Any, Any] = {"graph_id": graph_id, **dict(zip(names, rows[position], strict=True))}
+    row = {"graph_id": graph_id, **dict(zip(names, rows[position], strict=True))}
     if row["number"] != position:
         fault = Fault("number", row["number"], f"step {position} is missing: insert its row, or cancel the graph's run")
         return unreadable(graph_step, row, fault)

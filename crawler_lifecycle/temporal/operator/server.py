@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
@@ -92,7 +91,7 @@ async def register_search_attributes(client: Client) -> list[str]:
     missing = {name: kind for name, kind in SEARCH_ATTRIBUTES.items() if name not in known}
     if not missing:
         return []
-    types: dict[str, Any] = {name: IndexedValueType.Value(_PREFIX + kind.upper()) for name, kind in missing.items()}
+    types = {name: IndexedValueType.Value(_PREFIX + kind.upper()) for name, kind in missing.items()}
     request = AddSearchAttributesRequest(namespace=client.namespace, search_attributes=types)
     with allowing(RPCStatusCode.ALREADY_EXISTS):  # another worker registered it first
         await client.operator_service.add_search_attributes(request)

@@ -152,7 +152,7 @@ class Finalizers:
         if job is None or job_is_over(job):
             return
         if job.spec.suspend or any(taken_back(job, pod) for pod in pods):
-            spec: dict[str, object] = {"activeDeadlineSeconds": 1}
+            spec = {"activeDeadlineSeconds": 1}
             if job.spec.suspend:
                 spec["parallelism"] = 0
                 # Only its queue may resume it. Else Kueue suspends it again, and the Job controller may miss its start.

@@ -157,7 +157,7 @@ class LogTails:
 
         ``previous``: the lines of the execution before its restart.
         """
-        query: dict[str, object] = {"container": labels.CONTAINER, "tailLines": lines, "limitBytes": limit}
+        query = {"container": labels.CONTAINER, "tailLines": lines, "limitBytes": limit}
         try:
             tail = self._api.read(self._api.pods_path(name, "log"), **query, previous=previous or None)
         except ApiError as error:

@@ -66,7 +66,7 @@ class Overview:
         due = [one for one in store.schedules.latest_due().values() if one.trouble]
         due.sort(key=lambda one: one.due_at, reverse=True)
         wrong = store.corrections.correction_summary(self._views.clock() - WEEK)
-        found: dict[str, Any] = {"attention": len(runs), "most": ATTENTION_MAX, "runs": runs[:NAMED]}
+        found = {"attention": len(runs), "most": ATTENTION_MAX, "runs": runs[:NAMED]}
         return found | {
             "schedules": len(due),
             "due": due[:NAMED],

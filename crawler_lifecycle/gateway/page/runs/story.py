@@ -95,7 +95,7 @@ def sentence(run: RunDetail) -> str:
 def steps(run: RunDetail, entries: Sequence[TimelineEntry]) -> list[Step]:
     """Return the four stages with their times, as far as they are on record."""
     ends = {one.to_status: one.at for one in entries if one.kind == "status"}
-    at: dict[str, datetime | None] = {
+    at = {
         "initiation": next((one.at for one in entries if one.kind == "attempt"), None),
         "deployment": next((one.at for one in entries if one.kind == "task" and one.to_status in _DEPLOYED), None),
         "reconciliation": ends.get("PROCESSING") or run.started_at,
