@@ -62,21 +62,43 @@ _FIELDS = ("id", "name", "tags", "options", "context", "steps")
 
 
 def start(
-    build: Annotated[str | None, Parameter(help="module:function that returns a Workflow, or module:workflow")] = None,
+    build: str | None = None,
     /,
-    *words: Annotated[str, Parameter(help="after --: arguments of the function")],
-    file: Annotated[Path | None, Parameter(help="start the graph in this JSON file; - is standard input")] = None,
-    id: Annotated[str | None, Parameter(help="id of the graph; a second start with the same id does nothing")] = None,
-    name: Annotated[str | None, Parameter(help="its name, for people")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="tag of the graph")] = None,
-    parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the graph ends")] = None,
+    *words: str,
+    file: Path | None = None,
+    id: str | None = None,
+    name: str | None = None,
+    tag: list[str] | None = None,
+    parent: str | None = None,
     project: Project = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(help="wait, and print a line for each change")] = False,
-    dry_run: Annotated[bool, Parameter(help="only show the graph, as JSON for --file")] = False,
+    watch: bool = False,
+    dry_run: bool = False,
 ) -> int:
-    """Start a graph that a module builds in a separate process, or a graph from a file."""
+    """Start a graph that a module builds in a separate process, or a graph from a file.
+
+    Parameters
+    ----------
+    build
+        module:function that returns a Workflow, or module:workflow
+    words
+        after --: arguments of the function
+    file
+        start the graph in this JSON file; - is standard input
+    id
+        id of the graph; a second start with the same id does nothing
+    name
+        its name, for people
+    tag
+        tag of the graph
+    parent
+        id of the workflow to notify when the graph ends
+    watch
+        wait, and print a line for each change
+    dry_run
+        only show the graph, as JSON for --file
+    """
     if (build is None) == (file is None):
         cure = "crawlctl graph start module:function, or crawlctl graph start --file graph.json"
         raise WrongUsage("give either module:function or --file", cure)
@@ -141,14 +163,22 @@ def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
 
 def list_graphs(
     *,
-    state: Annotated[list[State] | None, Parameter(help="only graphs in this state; may be repeated")] = None,
-    name: Annotated[str | None, Parameter(help="only graphs of this name")] = None,
+    state: list[State] | None = None,
+    name: str | None = None,
     search: Search = None,
     sort: Sort = None,
     project: Project = None,
     limit: Limit = 50,
 ) -> None:
-    """List graphs, newest first; drafts only with --state draft."""
+    """List graphs, newest first; drafts only with --state draft.
+
+    Parameters
+    ----------
+    state
+        only graphs in this state; may be repeated
+    name
+        only graphs of this name
+    """
     GRAPH.list_all(limit, state=state, name=name, search=search, sort=sort, project=project)
 
 
@@ -156,11 +186,19 @@ def describe(
     graph: Key,
     /,
     *,
-    steps: Annotated[StepState | None, Parameter(help="also list its steps in this state")] = None,
-    below: Annotated[str | None, Parameter(help="only list the steps inside this step; give its path")] = None,
+    steps: StepState | None = None,
+    below: str | None = None,
     limit: Limit = 50,
 ) -> None:
-    """Show everything about a graph on one screen, and its steps."""
+    """Show everything about a graph on one screen, and its steps.
+
+    Parameters
+    ----------
+    steps
+        also list its steps in this state
+    below
+        only list the steps inside this step; give its path
+    """
     with current().gateway() as gateway:
         found = gateway.get(GRAPH.path(graph))
         listed = steps or ("all" if below else None)
@@ -185,12 +223,20 @@ def describe(
 
 def step(
     graph: Key,
-    path: Annotated[str, Parameter(help="the step's path: the names of the graphs around it, and its own name")],
+    path: str,
     /,
     *,
-    result: Annotated[bool, Parameter(help="only print its recorded result, as JSON")] = False,
+    result: bool = False,
 ) -> None:
-    """Show one step: what it executes, what it waits for, and the errors of its executions."""
+    """Show one step: what it executes, what it waits for, and the errors of its executions.
+
+    Parameters
+    ----------
+    path
+        the step's path: the names of the graphs around it, and its own name
+    result
+        only print its recorded result, as JSON
+    """
     with current().gateway() as gateway:
         if result:
             print(gateway.text(GRAPH.path(graph, "/result"), path=path))
@@ -227,11 +273,15 @@ def render(
     /,
     *,
     form: Annotated[Literal["mermaid", "dot"], Parameter(name="--format", help="dot is for Graphviz")] = "mermaid",
-    expand: Annotated[
-        list[str] | None, Parameter(help="draw all steps in this one ('*': in all); default: a box if above 50")
-    ] = None,
+    expand: list[str] | None = None,
 ) -> None:
-    """Draw a graph with the states of its steps, as text for Graphviz or Mermaid."""
+    """Draw a graph with the states of its steps, as text for Graphviz or Mermaid.
+
+    Parameters
+    ----------
+    expand
+        draw all steps in this one ('*': in all); default: a box if above 50
+    """
     if current().output != "table":
         raise WrongUsage("graph render does not support -o", "use --format instead of -o")
     with current().gateway() as gateway:
@@ -280,13 +330,18 @@ def retry(
     cascade: Annotated[
         bool, Parameter(negative="--no-cascade", help="also retry steps that were cancelled because these steps failed")
     ] = True,
-    fresh: Annotated[bool, Parameter(help="start new runs instead of resuming the old ones")] = False,
+    fresh: bool = False,
     by: By = None,
     wait: End = False,
 ) -> int:
     """Retry the steps of a graph that failed, were cancelled, or wait for their next try.
 
     A completed step is only retried with --step.
+
+    Parameters
+    ----------
+    fresh
+        start new runs instead of resuming the old ones
     """
     body: dict[str, Any] = {"names": step, "cascade": cascade, "fresh": fresh, "requested_by": by or user()}
     code = _change(graph, "retry", body, "retried")

@@ -22,8 +22,14 @@ _HINTS = {
 }
 
 
-def completion(shell: Annotated[Shell, Parameter(help="bash, zsh or fish")], /) -> None:
-    """Print the completion script of a shell."""
+def completion(shell: Shell, /) -> None:
+    """Print the completion script of a shell.
+
+    Parameters
+    ----------
+    shell
+        bash, zsh or fish
+    """
     from .main import build
 
     app = build()

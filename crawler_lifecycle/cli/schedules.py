@@ -65,19 +65,25 @@ def create(
     name: Name,
     /,
     *,
-    crawler: Annotated[str | None, Parameter(help="run this crawler at each due time")] = None,
+    crawler: str | None = None,
     arg: Annotated[
         list[str] | None, Parameter(name=["--arg", "-a"], help="argument of the crawler, name=value")
     ] = None,
     setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
-    file: Annotated[
-        Path | None, Parameter(help="definition as JSON, for a run, manager or graph; - is standard input")
-    ] = None,
+    file: Path | None = None,
     times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES,
     project: Project = None,
     by: By = None,
 ) -> None:
-    """Create a schedule, or replace the definition of an existing one."""
+    """Create a schedule, or replace the definition of an existing one.
+
+    Parameters
+    ----------
+    crawler
+        run this crawler at each due time
+    file
+        definition as JSON, for a run, manager or graph; - is standard input
+    """
     if (crawler is None) == (file is None):
         raise WrongUsage("give either --crawler or --file", "crawlctl schedule create --help")
     body: dict[str, Any] = _definition(file) if file is not None else {"run": {"crawler": crawler}}
@@ -119,10 +125,16 @@ def due(
     name: Name,
     /,
     *,
-    decision: Annotated[Decision | None, Parameter(help="only due times with this result")] = None,
+    decision: Decision | None = None,
     limit: Limit = 50,
 ) -> None:
-    """List due times with their results, the latest first."""
+    """List due times with their results, the latest first.
+
+    Parameters
+    ----------
+    decision
+        only due times with this result
+    """
     empty = "nothing was due yet"
     show_list(KIND.path(name, "/due"), DUE, key="due_at", empty=empty, limit=limit, decision=decision)
 
@@ -150,11 +162,19 @@ def backfill(
     name: Name,
     /,
     *,
-    after: Annotated[str, Parameter(help="due times after this: a time, or an age such as 2h or 3d")],
-    until: Annotated[str | None, Parameter(help="due times up to this; default: now")] = None,
+    after: str,
+    until: str | None = None,
     by: By = None,
 ) -> None:
-    """Fire past due times that have not started a target, one after the other."""
+    """Fire past due times that have not started a target, one after the other.
+
+    Parameters
+    ----------
+    after
+        due times after this: a time, or an age such as 2h or 3d
+    until
+        due times up to this; default: now
+    """
     present = now()
     body = {"after": time_of("--after", after, present), "requested_by": by or user()}
     if until:

@@ -108,10 +108,16 @@ def deliveries(
     name: Name,
     /,
     *,
-    status: Annotated[Status | None, Parameter(help="only deliveries with this status")] = None,
+    status: Status | None = None,
     limit: Limit = 50,
 ) -> None:
-    """List deliveries of a webhook, also failed ones, the latest event first."""
+    """List deliveries of a webhook, also failed ones, the latest event first.
+
+    Parameters
+    ----------
+    status
+        only deliveries with this status
+    """
     empty = "nothing was delivered yet"
     show_list(KIND.path(name, "/deliveries"), DELIVERIES, key="seq", empty=empty, limit=limit, status=status)
 
@@ -125,10 +131,18 @@ def resume(
     name: Name,
     /,
     *,
-    skip: Annotated[bool, Parameter(help="skip all events until now")] = False,
-    skip_event: Annotated[int | None, Parameter(help="skip only this event, which fails repeatedly")] = None,
+    skip: bool = False,
+    skip_event: int | None = None,
 ) -> None:
-    """Resume a paused webhook, with the events since then. A failing webhook tries again at once."""
+    """Resume a paused webhook, with the events since then. A failing webhook tries again at once.
+
+    Parameters
+    ----------
+    skip
+        skip all events until now
+    skip_event
+        skip only this event, which fails repeatedly
+    """
     KIND.post(name, "resume", {"skip": skip, "skip_seq": skip_event})
 
 

@@ -120,7 +120,7 @@ def test_every_option_of_a_verb_is_explained_by_its_help_or_with_the_common_ones
         app = APP
         for word in verb.split():
             app = app[word]
-        for one in app.assemble_argument_collection():
+        for one in app.assemble_argument_collection(parse_docstring=True):
             names = [name for name in one.names if name.startswith("-")]  # without a name: a group of options
             said = one.parameter.help or any(re.search(rf"`{name}(?![a-z-])", common) for name in names)
             unsaid += [(verb, names)] if names and not said else []

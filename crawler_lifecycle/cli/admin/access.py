@@ -30,17 +30,35 @@ Name = Annotated[str, Parameter(help="the token's name: 1 to 64 of letters, digi
 
 def access(
     *,
-    caller: Annotated[str | None, Parameter(help="only by the token with this name")] = None,
-    operation: Annotated[str | None, Parameter(help="only this operation, such as stopRun or pressRuns")] = None,
-    kind: Annotated[Kind | None, Parameter(help="only about things of this kind")] = None,
-    subject: Annotated[str | None, Parameter(help="only about the thing with this number or name")] = None,
-    outcome: Annotated[str | None, Parameter(help="only with this outcome: done, or the code of a problem")] = None,
-    since: Annotated[str | None, Parameter(help="only in the last 24h, 7d …, or since a time")] = None,
-    until: Annotated[str | None, Parameter(help="only before the last 24h, 7d …, or before a time")] = None,
+    caller: str | None = None,
+    operation: str | None = None,
+    kind: Kind | None = None,
+    subject: str | None = None,
+    outcome: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
     project: Project = None,
     limit: Limit = 50,
 ) -> None:
-    """List what people and tokens did, and what was refused, newest first. It needs a token of the role admin."""
+    """List what people and tokens did, and what was refused, newest first. It needs a token of the role admin.
+
+    Parameters
+    ----------
+    caller
+        only by the token with this name
+    operation
+        only this operation, such as stopRun or pressRuns
+    kind
+        only about things of this kind
+    subject
+        only about the thing with this number or name
+    outcome
+        only with this outcome: done, or the code of a problem
+    since
+        only in the last 24h, 7d …, or since a time
+    until
+        only before the last 24h, 7d …, or before a time
+    """
     words = {"caller": caller, "operation": operation, "kind": kind, "subject": subject, "outcome": outcome}
     for name, text in (("since", since), ("until", until)):
         words[name] = text and time_of(f"--{name}", text, output.now())
@@ -52,14 +70,23 @@ def create(
     name: Name,
     /,
     *,
-    role: Annotated[Literal["read", "operate", "admin"], Parameter(help="role of the token")],
-    project: Annotated[str, Parameter(help="the only project that it sees and touches; '*' is all of them")] = DEFAULT,
-    expires: Annotated[str | None, Parameter(help="when it expires: 90d, or a time; default: never")] = None,
+    role: Literal["read", "operate", "admin"],
+    project: str = DEFAULT,
+    expires: str | None = None,
     by: By = None,
 ) -> None:
     """Create a token that the database keeps. The token is shown only once; the database has its hash.
 
     All gateways accept it after about two seconds, without a change of their tokens file.
+
+    Parameters
+    ----------
+    role
+        role of the token
+    project
+        the only project that it sees and touches; '*' is all of them
+    expires
+        when it expires: 90d, or a time; default: never
     """
     from crawler_lifecycle.gateway.access import tokens
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.client.polling import Polling
@@ -41,9 +39,9 @@ FINDINGS = (
 
 def audit(
     *,
-    repair: Annotated[bool, Parameter(help="also repair the findings that are due")] = False,
-    adopt: Annotated[bool, Parameter(help="make rows for tasks that execute without a row")] = False,
-    end_unknown: Annotated[bool, Parameter(help="end tasks that execute without a row")] = False,
+    repair: bool = False,
+    adopt: bool = False,
+    end_unknown: bool = False,
 ) -> int:
     """Compare database, cluster and Temporal now. The exit code is 0 if nothing is left to repair, else 1.
 
@@ -53,6 +51,15 @@ def audit(
     Tasks and workflows without a row in the database are not changed, because the database may have been restored from
     an older copy. --adopt makes their rows again from their workflow and from the cluster; then they are checked,
     stopped and archived as before. --end-unknown ends them. Both act at once.
+
+    Parameters
+    ----------
+    repair
+        also repair the findings that are due
+    adopt
+        make rows for tasks that execute without a row
+    end_unknown
+        end tasks that execute without a row
     """
     if adopt and end_unknown:
         why = "adopted tasks continue, and --end-unknown would end them"

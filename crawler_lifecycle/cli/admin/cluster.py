@@ -59,20 +59,33 @@ PODS = (
 
 def release(
     *,
-    run: Annotated[int | None, Parameter(help="only pods of this run, in any state")] = None,
+    run: int | None = None,
     everything: Annotated[
         bool, Parameter(name="--all", help="also pods that execute; default: ended or being deleted")
     ] = False,
-    yes: Annotated[bool, Parameter(help="do it; without --yes the pods are only listed")] = False,
-    namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: from the settings")] = None,
-    kubeconfig: Annotated[Path | None, Parameter(help="kubeconfig of the cluster; default: that of kubectl")] = None,
-    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: the current context")] = None,
+    yes: bool = False,
+    namespace: str | None = None,
+    kubeconfig: Path | None = None,
+    context: str | None = None,
 ) -> int:
     """Remove our finalizer from pods, so that the cluster can delete them. Needs none of our services.
 
     The finalizer keeps a pod until its end is in the database. If nothing will record the end any more (our services
     are removed, or the namespace is being deleted), an administrator removes the finalizer. Without --yes nothing is
     changed. An end that was not recorded before may be lost: its task becomes LOST.
+
+    Parameters
+    ----------
+    run
+        only pods of this run, in any state
+    yes
+        do it; without --yes the pods are only listed
+    namespace
+        namespace of the crawls; default: from the settings
+    kubeconfig
+        kubeconfig of the cluster; default: that of kubectl
+    context
+        context of the kubeconfig; default: the current context
     """
     if run is not None and everything:
         raise WrongUsage("--run and --all exclude each other", why="--run already includes all its pods")

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.admin.services import database_errors
@@ -49,13 +47,9 @@ RUNS = (
 
 def tidy(
     *,
-    older_than: Annotated[
-        str, Parameter(help="only runs that ended and were exported longer ago than this; at least 12h")
-    ] = DEFAULT_AGE,
-    incomplete: Annotated[
-        bool, Parameter(help="also runs with an incomplete archive; crawlctl export RUN shows the archive")
-    ] = False,
-    yes: Annotated[bool, Parameter(help="do it; without --yes the runs are only listed")] = False,
+    older_than: str = DEFAULT_AGE,
+    incomplete: bool = False,
+    yes: bool = False,
 ) -> int:
     """Remove files of old runs from the shared volume and from object storage. Archives stay.
 
@@ -63,6 +57,15 @@ def tidy(
     keeps and lists runs that are live, recent, not exported or unknown to the database. Without --yes nothing is
     changed. It may be called at any time, also twice at once. A run that is resumed later starts from the beginning,
     and its record says this.
+
+    Parameters
+    ----------
+    older_than
+        only runs that ended and were exported longer ago than this; at least 12h
+    incomplete
+        also runs with an incomplete archive; crawlctl export RUN shows the archive
+    yes
+        do it; without --yes the runs are only listed
     """
     from crawler_lifecycle.domain.retention import FILES
     from crawler_lifecycle.store import open_store

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, TypeVar
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, TypeVar
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.admin.services import DATABASE_CURE, database_errors
@@ -49,13 +47,11 @@ TABLES = (
 
 def prune(
     *,
-    older_than: Annotated[str, Parameter(help="age of the runs' end; at least 7d")] = DEFAULT_AGE,
-    logs_older_than: Annotated[
-        str | None, Parameter(help="the same for logs and statistics of tasks; default: as --older-than")
-    ] = None,
-    access_older_than: Annotated[str, Parameter(help="age of rows of the access log; at least 7d")] = ACCESS_AGE,
-    yes: Annotated[bool, Parameter(help="do it; without --yes the rows are only counted")] = False,
-    url: Annotated[str | None, Parameter(help="the database; default: LIFECYCLE_DATABASE__URL")] = None,
+    older_than: str = DEFAULT_AGE,
+    logs_older_than: str | None = None,
+    access_older_than: str = ACCESS_AGE,
+    yes: bool = False,
+    url: str | None = None,
 ) -> None:
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
@@ -63,6 +59,19 @@ def prune(
     closed findings of audits. Rows of the access log have an age of their own. It never changes runs, tasks, the record
     of status changes, or rows that a resume or an export needs. Without --yes nothing is changed. It may be called at
     any time, also twice at once. It may be stopped at any time; the next call continues.
+
+    Parameters
+    ----------
+    older_than
+        age of the runs' end; at least 7d
+    logs_older_than
+        the same for logs and statistics of tasks; default: as --older-than
+    access_older_than
+        age of rows of the access log; at least 7d
+    yes
+        do it; without --yes the rows are only counted
+    url
+        the database; default: LIFECYCLE_DATABASE__URL
     """
     from crawler_lifecycle.domain.retention import ACCESS, DATABASE
 

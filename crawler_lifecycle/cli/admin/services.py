@@ -6,9 +6,9 @@ import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.machine import start_time
@@ -130,14 +130,23 @@ def gateway() -> int:
 @token_app.command(name="new")
 def new_token(
     *,
-    name: Annotated[str, Parameter(help="name of its user, for the gateway's log")],
-    role: Annotated[Literal["read", "operate", "admin"], Parameter(help="role of the token")],
-    project: Annotated[str, Parameter(help="the only project that it sees and touches; '*' is all of them")] = DEFAULT,
+    name: str,
+    role: Literal["read", "operate", "admin"],
+    project: str = DEFAULT,
 ) -> None:
     """Make a token, and the TOML lines that the gateway needs to accept it.
 
     Give the token to its user; it is not stored. Add the lines to the file of LIFECYCLE_GATEWAY__TOKENS_FILE. The
     gateway reads a changed file by itself.
+
+    Parameters
+    ----------
+    name
+        name of its user, for the gateway's log
+    role
+        role of the token
+    project
+        the only project that it sees and touches; '*' is all of them
     """
     from crawler_lifecycle.gateway.access import tokens
 
@@ -166,16 +175,20 @@ def scheduler() -> int:
 
 def db_upgrade(
     *,
-    url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None,
-    recreate: Annotated[
-        bool,
-        Parameter(help="DELETE all records of a database that cannot be upgraded, and make it anew"),
-    ] = False,
+    url: str | None = None,
+    recreate: bool = False,
 ) -> None:
     """Upgrade the database's schema to this version, if it is older.
 
     Then raise the counter of run ids above every id that workflows or the cluster still use, because a database that
     was restored or newly made would use them again. With --url only the schema is upgraded.
+
+    Parameters
+    ----------
+    url
+        database; default: LIFECYCLE_DATABASE__URL
+    recreate
+        DELETE all records of a database that cannot be upgraded, and make it anew
     """
     from crawler_lifecycle import store
 

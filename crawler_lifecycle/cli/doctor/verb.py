@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli.admin.services import keep_files_private
 from crawler_lifecycle.cli.output import emit, show_finding, show_rows
@@ -30,17 +28,11 @@ _STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
 
 def doctor(
     *,
-    fix: Annotated[bool, Parameter(help="register search attributes, upgrade the schema")] = False,
-    state_dir: Annotated[
-        Path | None, Parameter(help="check the stack of crawlctl dev in this folder; default: the nearest .crawl")
-    ] = None,
-    settings: Annotated[bool, Parameter(help="also show every setting and its source")] = False,
-    cluster: Annotated[
-        bool, Parameter(help="check Kubernetes, Temporal and the database before or after an installation")
-    ] = False,
-    services: Annotated[
-        str, Parameter(help="with --cluster: the namespace of the services, whose accounts need rights")
-    ] = "crawler-lifecycle",
+    fix: bool = False,
+    state_dir: Path | None = None,
+    settings: bool = False,
+    cluster: bool = False,
+    services: str = "crawler-lifecycle",
 ) -> int:
     """Check everything that a run needs: settings, versions, Temporal, database, services, archive, clock, limits.
 
@@ -49,6 +41,19 @@ def doctor(
 
     With --cluster, from any machine with a kubeconfig: the versions, rights of each service account, namespaces and
     clocks of the systems that an installation needs.
+
+    Parameters
+    ----------
+    fix
+        register search attributes, upgrade the schema
+    state_dir
+        check the stack of crawlctl dev in this folder; default: the nearest .crawl
+    settings
+        also show every setting and its source
+    cluster
+        check Kubernetes, Temporal and the database before or after an installation
+    services
+        with --cluster: the namespace of the services, whose accounts need rights
     """
     keep_files_private()  # with --fix a check may make a database
     from .report import load, run

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from crawler_lifecycle.cli.inputs import answer_of
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_rows
@@ -39,14 +37,23 @@ PLANS = (
 
 
 def plan(
-    name: Annotated[str | None, Parameter(help="class to try, module:Class; default: list all classes")] = None,
+    name: str | None = None,
     /,
-    *argv: Annotated[str, Parameter(help="after --: options of the class")],
-    limit: Annotated[int, Parameter(help="stop after this many scheduled jobs")] = 50,
+    *argv: str,
+    limit: int = 50,
 ) -> None:
     """Show the jobs that a class would schedule, in order, and why an item waits or is left out. Nothing is started.
 
     A separate process imports the module from this folder. Every job is treated as successful at once.
+
+    Parameters
+    ----------
+    name
+        class to try, module:Class; default: list all classes
+    argv
+        after --: options of the class
+    limit
+        stop after this many scheduled jobs
     """
     if name is None:
         with current().gateway() as gateway:

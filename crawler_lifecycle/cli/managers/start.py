@@ -37,32 +37,68 @@ FormatOption = Annotated[Format | None, Parameter(name="--format", help="format 
 
 
 def start(
-    plan: Annotated[str | None, Parameter(help="class of a plans worker, module:Class (crawlctl manager plan)")] = None,
+    plan: str | None = None,
     /,
-    *argv: Annotated[str, Parameter(help="after --: options of the class")],
-    crawler: Annotated[str | None, Parameter(help="instead of a class: run this crawler once for each item")] = None,
+    *argv: str,
+    crawler: str | None = None,
     each: Each = None,
     form: FormatOption = None,
     arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of every run, name=value")] = None,
     setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
-    max_running: Annotated[int | None, Parameter(help="at most this many runs at once")] = None,
-    max_per_key: Annotated[str | None, Parameter(help="at most 2 with the same domain at once: domain=2")] = None,
-    retries: Annotated[int | None, Parameter(help="retry a failed job at most this many times")] = None,
-    retry_delay: Annotated[float | None, Parameter(help="seconds before each retry")] = None,
-    pool: Annotated[str | None, Parameter(help="pool of every run (crawlctl pools); default: its crawler's")] = None,
-    keep_open: Annotated[bool, Parameter(help="more items come later (crawlctl manager add)")] = False,
-    name: Annotated[str | None, Parameter(help="name of the manager; default: name of the class or crawler")] = None,
-    flow: Annotated[str | None, Parameter(help="flow id; the same id continues a manager that has ended")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="tag of the manager and of its runs")] = None,
-    parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the manager ends")] = None,
-    request_id: Annotated[str | None, Parameter(help="the same id never starts a second manager")] = None,
+    max_running: int | None = None,
+    max_per_key: str | None = None,
+    retries: int | None = None,
+    retry_delay: float | None = None,
+    pool: str | None = None,
+    keep_open: bool = False,
+    name: str | None = None,
+    flow: str | None = None,
+    tag: list[str] | None = None,
+    parent: str | None = None,
+    request_id: str | None = None,
     project: Project = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(help="wait, and print a line for each change")] = False,
-    dry_run: Annotated[bool, Parameter(help="only show the request")] = False,
+    watch: bool = False,
+    dry_run: bool = False,
 ) -> int:
-    """Start a crawl manager for a class, or for a crawler that runs once for each item."""
+    """Start a crawl manager for a class, or for a crawler that runs once for each item.
+
+    Parameters
+    ----------
+    plan
+        class of a plans worker, module:Class (crawlctl manager plan)
+    argv
+        after --: options of the class
+    crawler
+        instead of a class: run this crawler once for each item
+    max_running
+        at most this many runs at once
+    max_per_key
+        at most 2 with the same domain at once: domain=2
+    retries
+        retry a failed job at most this many times
+    retry_delay
+        seconds before each retry
+    pool
+        pool of every run (crawlctl pools); default: its crawler's
+    keep_open
+        more items come later (crawlctl manager add)
+    name
+        name of the manager; default: name of the class or crawler
+    flow
+        flow id; the same id continues a manager that has ended
+    tag
+        tag of the manager and of its runs
+    parent
+        id of the workflow to notify when the manager ends
+    request_id
+        the same id never starts a second manager
+    watch
+        wait, and print a line for each change
+    dry_run
+        only show the request
+    """
     key = checked_id(request_id)
     options = {
         "args": pairs(arg, "-a"),
@@ -189,12 +225,24 @@ def add(
     each: Each = None,
     form: FormatOption = None,
     arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one job, name=value")] = None,
-    spider: Annotated[str | None, Parameter(help="spider of the job, for managers of a class")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="tag of each new job")] = None,
-    seal: Annotated[bool, Parameter(help="no more jobs will come")] = False,
-    request_id: Annotated[str | None, Parameter(help="the same id adds no item twice")] = None,
+    spider: str | None = None,
+    tag: list[str] | None = None,
+    seal: bool = False,
+    request_id: str | None = None,
 ) -> None:
-    """Add jobs to a manager. A job that equals an earlier one is left out."""
+    """Add jobs to a manager. A job that equals an earlier one is left out.
+
+    Parameters
+    ----------
+    spider
+        spider of the job, for managers of a class
+    tag
+        tag of each new job
+    seal
+        no more jobs will come
+    request_id
+        the same id adds no item twice
+    """
     given = pairs(arg, "-a")
     if each is not None and given:
         raise WrongUsage("--each and -a exclude each other", "give one of them")

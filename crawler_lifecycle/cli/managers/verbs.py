@@ -36,17 +36,25 @@ State = Literal["all", "buffered", "delayed", "queued", "starting", "started", "
 
 def list_managers(
     *,
-    status: Annotated[
-        list[str] | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")
-    ] = None,
-    name: Annotated[str | None, Parameter(help="only managers of this name")] = None,
-    flow: Annotated[str | None, Parameter(help="only the manager of this flow; needs --name")] = None,
+    status: list[str] | None = None,
+    name: str | None = None,
+    flow: str | None = None,
     search: Search = None,
     sort: Sort = None,
     project: Project = None,
     limit: Limit = 50,
 ) -> None:
-    """List managers, newest first."""
+    """List managers, newest first.
+
+    Parameters
+    ----------
+    status
+        INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED
+    name
+        only managers of this name
+    flow
+        only the manager of this flow; needs --name
+    """
     filters = {"name": name, "flow_id": flow, "search": search, "sort": sort, "project": project}
     MANAGER.list_all(limit, status=[word.upper() for word in status or ()], **filters)
 
@@ -55,10 +63,16 @@ def describe(
     manager: ManagerId,
     /,
     *,
-    jobs: Annotated[State | None, Parameter(help="also list its jobs in this state")] = None,
+    jobs: State | None = None,
     limit: Limit = 50,
 ) -> None:
-    """Show everything about a manager on one screen, and its jobs."""
+    """Show everything about a manager on one screen, and its jobs.
+
+    Parameters
+    ----------
+    jobs
+        also list its jobs in this state
+    """
     with current().gateway() as gateway:
         found = gateway.get(MANAGER.path(manager))
         state = None if jobs == "all" else jobs
@@ -103,12 +117,18 @@ def stop(
     /,
     *managers: ManagerIds,
     reason: Reason = None,
-    leave: Annotated[bool, Parameter(help="do not stop its runs")] = False,
+    leave: bool = False,
     force: Force = False,
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """Ask managers and their runs to end. They start and retry no more runs."""
+    """Ask managers and their runs to end. They start and retry no more runs.
+
+    Parameters
+    ----------
+    leave
+        do not stop its runs
+    """
     body = {"force": force or None, "leave": leave or None, "reason": reason, "requested_by": by or user()}
     return MANAGER.each((manager, *managers), "stop", body, wait=wait)
 
@@ -136,10 +156,16 @@ def resume(
     manager: ManagerId,
     /,
     *,
-    redo: Annotated[bool, Parameter(help="also continue the runs that its stop ended")] = False,
+    redo: bool = False,
     wait: End = False,
 ) -> int:
-    """Resume a paused manager, or start the next attempt of one that has ended."""
+    """Resume a paused manager, or start the next attempt of one that has ended.
+
+    Parameters
+    ----------
+    redo
+        also continue the runs that its stop ended
+    """
     with current().gateway() as gateway:
         answer = gateway.post(MANAGER.path(manager, "/resume"), {"redo": True} if redo else None)
         if wait:
@@ -149,8 +175,14 @@ def resume(
     return Exit.DONE
 
 
-def cap(manager: ManagerId, most: Annotated[int, Parameter(help="number of runs; 0: by its class")], /) -> int:
-    """Set how many runs a manager may have at once. A lower limit ends no run."""
+def cap(manager: ManagerId, most: int, /) -> int:
+    """Set how many runs a manager may have at once. A lower limit ends no run.
+
+    Parameters
+    ----------
+    most
+        number of runs; 0: by its class
+    """
     return MANAGER.each((manager,), "cap", {"cap": most})
 
 

@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
+from typing import Literal
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.admin.audit import audit
@@ -51,35 +49,25 @@ _OPTIONS = {
 
 def dev(
     *,
-    state_dir: Annotated[Path, Parameter(help="folder for all files of the stack")] = Path(".crawl"),
-    services: Annotated[int, Parameter(help="services on the demonstration site; 0: all")] = 0,
-    ports: Annotated[Literal["usual", "free"], Parameter(help="usual ports if free, or any free ports")] = "usual",
-    database: Annotated[str | None, Parameter(help="database URL; default: SQLite in the state directory")] = None,
-    archive: Annotated[str | None, Parameter(help="URL for archives; default: folder in the state directory")] = None,
-    events: Annotated[str | None, Parameter(help="URL for events; default: file in the state directory")] = None,
-    crawlers: Annotated[
-        Path | None, Parameter(help="catalogue of crawlers; default: ./crawlers.yaml, else the examples")
-    ] = None,
-    site: Annotated[
-        Path | None, Parameter(help="folder of HTML pages to serve and crawl, instead of the demonstration site")
-    ] = None,
-    ui: Annotated[bool, Parameter(help="also run Temporal's web UI; any web page can call it")] = False,
-    metrics: Annotated[bool, Parameter(help="open a port with the worker's metrics")] = False,
-    kill: Annotated[bool, Parameter(help="also end running crawls at the end")] = False,
-    demo: Annotated[bool, Parameter(help="also run an example crawler, and show its result")] = False,
-    recreate: Annotated[
-        bool, Parameter(help="begin anew; files of the state directory are set aside in a folder of it")
-    ] = False,
-    cluster: Annotated[
-        Literal["local", "kubernetes"], Parameter(help="execute crawls as processes of this machine, or as pods")
-    ] = "local",
-    kubeconfig: Annotated[Path | None, Parameter(help="kubeconfig of the cluster; default: that of kubectl")] = None,
-    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: the current context")] = None,
-    namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: crawls")] = None,
-    image: Annotated[str | None, Parameter(help="image of crawlers without an image in the catalogue")] = None,
-    address: Annotated[
-        str | None, Parameter(help="address of this machine that pods can reach; the site listens there")
-    ] = None,
+    state_dir: Path = Path(".crawl"),
+    services: int = 0,
+    ports: Literal["usual", "free"] = "usual",
+    database: str | None = None,
+    archive: str | None = None,
+    events: str | None = None,
+    crawlers: Path | None = None,
+    site: Path | None = None,
+    ui: bool = False,
+    metrics: bool = False,
+    kill: bool = False,
+    demo: bool = False,
+    recreate: bool = False,
+    cluster: Literal["local", "kubernetes"] = "local",
+    kubeconfig: Path | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+    image: str | None = None,
+    address: str | None = None,
 ) -> None:
     """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
 
@@ -89,6 +77,47 @@ def dev(
     LIFECYCLE_PLANS__MODULES sets other modules.
 
     With --cluster kubernetes, crawls are Jobs of that cluster. Everything else still runs on this machine.
+
+    Parameters
+    ----------
+    state_dir
+        folder for all files of the stack
+    services
+        services on the demonstration site; 0: all
+    ports
+        usual ports if free, or any free ports
+    database
+        database URL; default: SQLite in the state directory
+    archive
+        URL for archives; default: folder in the state directory
+    events
+        URL for events; default: file in the state directory
+    crawlers
+        catalogue of crawlers; default: ./crawlers.yaml, else the examples
+    site
+        folder of HTML pages to serve and crawl, instead of the demonstration site
+    ui
+        also run Temporal's web UI; any web page can call it
+    metrics
+        open a port with the worker's metrics
+    kill
+        also end running crawls at the end
+    demo
+        also run an example crawler, and show its result
+    recreate
+        begin anew; files of the state directory are set aside in a folder of it
+    cluster
+        execute crawls as processes of this machine, or as pods
+    kubeconfig
+        kubeconfig of the cluster; default: that of kubectl
+    context
+        context of the kubeconfig; default: the current context
+    namespace
+        namespace of the crawls; default: crawls
+    image
+        image of crawlers without an image in the catalogue
+    address
+        address of this machine that pods can reach; the site listens there
     """
     begun = time.monotonic()
     keep_files_private()

@@ -7,9 +7,6 @@ import shlex
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
@@ -18,10 +15,15 @@ from crawler_lifecycle.cli.session import say
 from .layout import TEMPLATE
 
 
-def init(folder: Annotated[Path, Parameter(help="folder to make; default: this one")] = Path(), /) -> None:
+def init(folder: Path = Path(), /) -> None:
     """Make a folder with a catalogue, a crawler of each kind, a manager, a graph, a schedule and a test of them.
 
     Nothing is replaced: a folder that has one of these files is refused.
+
+    Parameters
+    ----------
+    folder
+        folder to make; default: this one
     """
     files = [file.relative_to(TEMPLATE) for file in sorted(TEMPLATE.rglob("*")) if file.is_file()]
     files = [file for file in files if "__pycache__" not in file.parts]
