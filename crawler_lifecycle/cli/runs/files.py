@@ -39,13 +39,21 @@ def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Documen
 
 def files(
     run: RunId,
-    name: Annotated[str | None, Parameter(help="show this file; default: list all files")] = None,
+    name: str | None = None,
     /,
     *,
     task: TaskId = None,
-    download: Annotated[Path | None, Parameter(help="download the file into this folder, as a new file")] = None,
+    download: Path | None = None,
 ) -> int:
-    """List the supporting files of a run, also while it runs. With a name, show or download that file."""
+    """List the supporting files of a run, also while it runs. With a name, show or download that file.
+
+    Parameters
+    ----------
+    name
+        show this file; default: list all files
+    download
+        download the file into this folder, as a new file
+    """
     if name is None and download is not None:
         cure = f"crawlctl files {run} NAME --download FOLDER, or all files: crawlctl export {run} --download FOLDER"
         raise WrongUsage("--download needs the name of a file", cure)
@@ -95,14 +103,25 @@ def export(
     run: RunId,
     /,
     *,
-    resend: Annotated[bool, Parameter(help="send event and files again")] = False,
-    only: Annotated[Literal["event", "files"] | None, Parameter(help="with --resend: send only this again")] = None,
-    attempt: Annotated[int | None, Parameter(help="attempt of the run; default: the present one")] = None,
-    download: Annotated[Path | None, Parameter(help="download the archive into this folder, as a new file")] = None,
+    resend: bool = False,
+    only: Literal["event", "files"] | None = None,
+    attempt: int | None = None,
+    download: Path | None = None,
 ) -> int:
     """Show the exports of a run and the deliveries of its events; send them again, or download the archive.
 
     A download is checked against the recorded SHA-256. The file only gets its name when it is complete.
+
+    Parameters
+    ----------
+    resend
+        send event and files again
+    only
+        with --resend: send only this again
+    attempt
+        attempt of the run; default: the present one
+    download
+        download the archive into this folder, as a new file
     """
     if resend and download is not None:
         raise WrongUsage("--resend and --download exclude each other", "give one of them")

@@ -59,29 +59,61 @@ def start(
     *,
     arg: Arguments = None,
     setting: Settings = None,
-    tasks: Annotated[int | None, Parameter(help="number of tasks; each gets its index")] = None,
-    task_file: Annotated[Path | None, Parameter(help="file with a JSON object of arguments for each task")] = None,
-    max_parallel: Annotated[int | None, Parameter(help="at most this many tasks at once")] = None,
-    trigger: Annotated[Literal["manual", "api", "scheduled"], Parameter(help="trigger for the record")] = "manual",
-    due_at: Annotated[str | None, Parameter(help="due time of a scheduled run, such as 2026-03-01T12:00:00Z")] = None,
-    flow: Annotated[str | None, Parameter(help="flow that the run belongs to (crawlctl list --flow)")] = None,
-    parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the run ends")] = None,
-    request_id: Annotated[str | None, Parameter(help="the same id never starts a second run")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="tag of the run")] = None,
-    priority: Annotated[int | None, Parameter(help="1 (first) to 5 (last)")] = None,
-    pool: Annotated[str | None, Parameter(help="pool of the run (crawlctl pools); default: its crawler's")] = None,
-    retries: Annotated[int | None, Parameter(help="tries after the first one of each task (docs/retries.md)")] = None,
-    poll_minutes: Annotated[
-        str | None, Parameter(help="minutes between looks, such as 1,2,3; the last one repeats")
-    ] = None,
+    tasks: int | None = None,
+    task_file: Path | None = None,
+    max_parallel: int | None = None,
+    trigger: Literal["manual", "api", "scheduled"] = "manual",
+    due_at: str | None = None,
+    flow: str | None = None,
+    parent: str | None = None,
+    request_id: str | None = None,
+    tag: list[str] | None = None,
+    priority: int | None = None,
+    pool: str | None = None,
+    retries: int | None = None,
+    poll_minutes: str | None = None,
     options: Annotated[RunOptions, Parameter(name="*")] = _NO_OPTIONS,
     project: Project = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(help="wait, and show a live view")] = False,
-    dry_run: Annotated[bool, Parameter(help="only show the request")] = False,
+    watch: bool = False,
+    dry_run: bool = False,
 ) -> int:
-    """Start a run of a crawler."""
+    """Start a run of a crawler.
+
+    Parameters
+    ----------
+    tasks
+        number of tasks; each gets its index
+    task_file
+        file with a JSON object of arguments for each task
+    max_parallel
+        at most this many tasks at once
+    trigger
+        trigger for the record
+    due_at
+        due time of a scheduled run, such as 2026-03-01T12:00:00Z
+    flow
+        flow that the run belongs to (crawlctl list --flow)
+    parent
+        id of the workflow to notify when the run ends
+    request_id
+        the same id never starts a second run
+    tag
+        tag of the run
+    priority
+        1 (first) to 5 (last)
+    pool
+        pool of the run (crawlctl pools); default: its crawler's
+    retries
+        tries after the first one of each task (docs/retries.md)
+    poll_minutes
+        minutes between looks, such as 1,2,3; the last one repeats
+    watch
+        wait, and show a live view
+    dry_run
+        only show the request
+    """
     request: dict[str, Any] = {"crawler": crawler, "trigger": trigger, "requested_by": by or user()}
     request_id = request_id or str(uuid.uuid4())
     children = _children(tasks, task_file)

@@ -35,10 +35,16 @@ def tasks(
     /,
     *,
     limit: Limit = 500,
-    superseded: Annotated[bool, Parameter(help="also tasks that a later attempt replaced")] = False,
+    superseded: bool = False,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], help="show changes until the run has ended")] = False,
 ) -> int:
-    """List the tasks of a run."""
+    """List the tasks of a run.
+
+    Parameters
+    ----------
+    superseded
+        also tasks that a later attempt replaced
+    """
     with current().gateway() as gateway:
         if watch:
             from .watch import watch_tasks
@@ -57,15 +63,20 @@ def add(
     arg: Annotated[
         list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one more task, name=value")
     ] = None,
-    file: Annotated[Path | None, Parameter(help="file with a JSON object for each task; -: standard input")] = None,
-    request_id: Annotated[
-        str | None, Parameter(help="the same id adds nothing twice; default: a hash of the tasks")
-    ] = None,
+    file: Path | None = None,
+    request_id: str | None = None,
 ) -> None:
     """Add tasks to a live run: one task with -a, or many tasks with --file.
 
     The same command adds nothing twice, even if it was interrupted. To add the same tasks once more, give another
     --request-id.
+
+    Parameters
+    ----------
+    file
+        file with a JSON object for each task; -: standard input
+    request_id
+        the same id adds nothing twice; default: a hash of the tasks
     """
     if (arg is None) == (file is None):
         cure = "give -a name=value for one task, or --file F.jsonl for many"

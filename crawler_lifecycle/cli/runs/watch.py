@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.cli.output import STYLES, build_table, clean, emit_list, milliseconds, number
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
@@ -45,10 +43,15 @@ class Seen:
     corrections: Sequence[Document] = ()
 
 
-def watch(run: Annotated[int | None, Parameter(help="the run's id; default: all live runs")] = None, /) -> int:
+def watch(run: int | None = None, /) -> int:
     """Watch a run until its end, or the table of live runs until Ctrl-C.
 
     The exit code says how the run ended: 0 completed, 5 failed, 6 stopped; 7 if --timeout was over first.
+
+    Parameters
+    ----------
+    run
+        the run's id; default: all live runs
     """
     with current().gateway() as gateway:
         if run is None:
