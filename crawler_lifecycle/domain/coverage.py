@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import islice
 
 from .bounds import Bound, check_number, check_text, count, refusal, travels
+from .ended_by import EndedBy
 from .quick import quick_dataclass
 from .run import COVERAGE, RunStatus, Verdict
 
@@ -113,7 +114,8 @@ def judged(verdict: Verdict, coverage: Coverage | None, before: Sequence[Coverag
     said = found[:SAID_MAX] + ([f"and {len(found) - SAID_MAX} more fields"] if len(found) > SAID_MAX else [])
     if verdict.outcome == "partial":
         said.append(verdict.cause)
-    return Verdict(RunStatus.FAILED if expected.fail and less else RunStatus.COMPLETED, COVERAGE, "; ".join(said))
+    status = RunStatus.FAILED if expected.fail and less else RunStatus.COMPLETED
+    return Verdict(status, COVERAGE, "; ".join(said), EndedBy.SERVICE)
 
 
 def _unknown(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from .bounds import LIMITS, check_name, check_number, check_request_id, check_text, check_time, refusal
+from .ended_by import EndedBy
 from .errors import InvalidRequest
 from .projects import DEFAULT
 from .resources import Resources
@@ -65,8 +66,8 @@ class RunStatus(StrEnum):
         return self in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
-#: Outcomes of runs that a person stopped. They are FAILED, as intended.
-STOPPED_OUTCOMES = ("cancelled", "cancel_timeout")
+#: The outcomes of the limits of a request that stop a run.
+LIMIT_STOPS = ("start_timeout", "timed_out", "cancelled (stalled)")
 #: Outcome of a run whose items fill a field less than the crawler's entry expects (``domain/coverage.py``).
 COVERAGE = "coverage"
 #: All outcomes that we set ourselves (docs/lifecycle.md, "How an end is read"). Crawlers may report others.
@@ -297,10 +298,10 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopIntent:
-    """A recorded stop of a run, by a person or by one of the run's limits.
+    """A recorded stop of a run, by a person, by one of the run's limits or by an audit.
 
-    ``limit``: the outcome of the limit, such as ``timed_out``; ``None``: a person stopped it. A person's stop has
-    precedence over limits. ``escalated``: a plain stop became a forced one.
+    ``limit``: the outcome of the limit (``LIMIT_STOPS``), or the one that an audit gives; ``None``: a person stopped
+    it. A person's stop has precedence over others. ``escalated``: a plain stop became a forced one.
     """
 
     requested_at: datetime
@@ -309,6 +310,13 @@ class StopIntent:
     reason: str | None = None
     limit: str | None = None
     escalated: bool = False
+
+    @property
+    def ended_by(self) -> EndedBy:
+        """Who ended what this stop ends."""
+        if self.limit is None:
+            return EndedBy.PERSON
+        return EndedBy.LIMIT if self.limit in LIMIT_STOPS else EndedBy.SERVICE
 
     @property
     def stopped(self) -> str:
@@ -356,6 +364,7 @@ class RunSnapshot:
     status: RunStatus | None = None
     """The status with which this attempt ended; ``None`` before the end: the database has the status."""
     outcome: str | None = None
+    ended_by: EndedBy | None = None
     cause: str | None = None
     stop: StopIntent | None = None
     tasks: dict[str, int] | None = None
@@ -385,6 +394,8 @@ class RunResult:
     pages: int | None = None
     errors: int | None = None
     export: ExportResult | None = None
+    ended_by: EndedBy | None = None
+    """``None``: the workflow of an older build ended the run."""
 
 
 #: The shortest time, in seconds, for which an average is computed. Before that it would change too much.
@@ -404,7 +415,7 @@ def pages_per_minute(pages: int | None, started_at: datetime | None, until: date
 
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
-    """The number of tasks with the same status and outcome, with their most frequent cause."""
+    """The number of tasks with the same status, outcome and ``ended_by``, with their most frequent cause."""
 
     status: str
     outcome: str | None
@@ -412,6 +423,8 @@ class EndedTasks:
     cause: str | None = None
     alike: int = 0
     """The number of tasks with this cause; 0: not counted."""
+    ended_by: EndedBy | None = None
+    """``None``: an older build recorded the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +434,8 @@ class Verdict:
     status: RunStatus
     outcome: str
     cause: str
+    ended_by: EndedBy | None = EndedBy.CRAWLER
+    """``None``: an older build recorded the ends of its tasks."""
 
 
 def _common(outcomes: Iterable[str | None], fallback: str) -> str:
@@ -436,6 +451,8 @@ def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok
     - Some tasks succeeded: outcome ``partial``, COMPLETED for a crawler with ``partial_ok`` and else FAILED.
     - No task succeeded: FAILED, with the common outcome of the tasks or else ``failed``.
 
+    ``ended_by`` is that of the tasks that the cause names.
+
     Raises ``ValueError`` if a task has not ended, or if there is no task.
     """
     groups = [g for g in groups if g.count]
@@ -449,12 +466,13 @@ def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok
         return Verdict(RunStatus.COMPLETED, _common((g.outcome for g in groups), "finished"), cause)
     if stop is not None and stop.limit is None:
         done = f" ({succeeded} of {total} tasks had finished)" if succeeded else ""
-        return Verdict(RunStatus.FAILED, "cancelled", f"{stop.stopped}{done}")
+        return Verdict(RunStatus.FAILED, "cancelled", f"{stop.stopped}{done}", EndedBy.PERSON)
     worst = max(bad, key=lambda g: (g.alike, g.count, g.outcome or ""))
     most = f"{worst.alike} of them" if worst.alike else "most"
     detail = f"{total - succeeded} of {total} tasks did not succeed; {most}: {worst.cause or worst.outcome}"
     if total == 1:
         detail = worst.cause or f"The task ended as {worst.outcome}"
     if succeeded:
-        return Verdict(RunStatus.COMPLETED if partial_ok else RunStatus.FAILED, "partial", detail)
-    return Verdict(RunStatus.FAILED, _common((g.outcome for g in bad), "failed"), detail)
+        status = RunStatus.COMPLETED if partial_ok else RunStatus.FAILED
+        return Verdict(status, "partial", detail, worst.ended_by)
+    return Verdict(RunStatus.FAILED, _common((g.outcome for g in bad), "failed"), detail, worst.ended_by)

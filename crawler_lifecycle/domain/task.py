@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from .clocks import surely_before
 from .coverage import Coverage
+from .ended_by import EndedBy
 from .ladder import LATE_TOLERANCE_SECONDS
 from .quick import quick_dataclass
 from .run import StopIntent
@@ -188,6 +189,7 @@ class Ending:
     cause: str
     retryable: bool = False
     """True when another try may succeed: no evidence shows that it would end in the same way."""
+    ended_by: EndedBy = EndedBy.CRAWLER
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ class Change:
     cause: str | None = None
     correction: str | None = None
     """The kind of the correction; ``None``: the change is normal lag."""
+    ended_by: EndedBy | None = None
+    """``None``: it is no end."""
 
 
 def signal_name(number: int | None) -> str:
@@ -274,26 +278,28 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     end = end if stop is not None else _unasked(end)
     if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
         how = f"{how}: {end.message}"  # the message says why the exit code is unknown
+    failed = TaskStatus.FAILED
     if stop is not None and stop.limit is None:
         by = f" by {stop.requested_by}" if stop.requested_by else ""
-        if stop.escalated:
-            return Ending(TaskStatus.CANCELLED, "cancel_timeout", f"Stop requested{by}, then forced, {how}")
-        return Ending(TaskStatus.CANCELLED, "cancelled", f"Stop requested{by}, {how}")
+        outcome, forced = ("cancel_timeout", ", then forced") if stop.escalated else ("cancelled", "")
+        cause = f"Stop requested{by}{forced}, {how}"
+        return Ending(TaskStatus.CANCELLED, outcome, cause, ended_by=EndedBy.PERSON)
     if stop is not None and stop.limit is not None:
-        cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}"
-        return Ending(TaskStatus.FAILED, stop.limit, cause, retryable=stop.limit != "timed_out")
+        cause, again = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}", stop.limit != "timed_out"
+        return Ending(failed, stop.limit, cause, again, stop.ended_by)
     if end.reason == "OOMKilled":
         limit = f" (limit {end.memory_limit})" if end.memory_limit else ""
-        return Ending(TaskStatus.FAILED, "killed by oom", f"Out of memory{limit}, {how}")
+        return Ending(failed, "killed by oom", f"Out of memory{limit}, {how}", ended_by=EndedBy.LIMIT)
     if end.disruption is not None:
         what = end.message or end.reason or end.disruption
-        return Ending(TaskStatus.FAILED, end.disruption, f"Ended from outside: {what}, {how}", retryable=True)
+        return Ending(failed, end.disruption, f"Ended from outside: {what}, {how}", True, EndedBy.CLUSTER)
     if end.reason == "DeadlineExceeded":
         what = f" ({end.message})" if end.message else ""
-        return Ending(TaskStatus.FAILED, "timed_out", f"The cluster's own deadline for it passed{what}, {how}")
+        cause = f"The cluster's own deadline for it passed{what}, {how}"
+        return Ending(failed, "timed_out", cause, ended_by=EndedBy.CLUSTER)
     if said == "shutdown":
         cause = f"Somebody else stopped the crawler, {how}"
-        return Ending(TaskStatus.FAILED, "interrupted", cause, retryable=True)
+        return Ending(failed, "interrupted", cause, True, EndedBy.CLUSTER)
     return _read_own_end(end, how)
 
 
@@ -327,7 +333,8 @@ def _read_own_end(end: End, how: str) -> Ending:
         return Ending(TaskStatus.FAILED, said, f"The crawler reached its own memory limit, {how}")
     if code == 3 or end.reason == "Evicted":
         what = "The disk is full" if code == 3 else f"It used more local storage than it may{detail}"
-        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"{what}, {how}")
+        by = EndedBy.CRAWLER if code == 3 else EndedBy.LIMIT
+        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"{what}, {how}", ended_by=by)
     if end.reason in START_FAILURES:
         return Ending(TaskStatus.FAILED, "failed", f"It could not be started, {how}{detail}")
     if code == 0:
@@ -335,7 +342,9 @@ def _read_own_end(end: End, how: str) -> Ending:
     if code in _CODES:
         status, outcome, words, retryable = _CODES[code]
         limit = status is TaskStatus.SUCCEEDED
-        return Ending(status, (said if limit else None) or outcome, words.format(how=how, detail=detail), retryable)
+        by = EndedBy.CLUSTER if outcome == "interrupted" else EndedBy.CRAWLER
+        cause = words.format(how=how, detail=detail)
+        return Ending(status, (said if limit else None) or outcome, cause, retryable, by)
     if end.signal is not None:
         return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send", retryable=True)
     named = f" with {said!r}" if said and said != "failed" else ""
@@ -382,13 +391,13 @@ def reconcile(
             return _stopped_without_trace(task, seen, stop)
         # The times of another object with the same name say nothing about the end of ours.
         when = None if foreign else seen.changed_at
-        return Change(task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind)
+        return Change(task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind, EndedBy.CLUSTER)
     if seen.phase is Phase.ENDED:
         end = seen.end or End()
         ending = read_end(end, stop)
         found = _correction(end, seen, stop, due_at, resumed)
-        when = end.finished_at or seen.changed_at
-        return Change(task.task_id, task.status, ending.status, when, ending.outcome, ending.cause, found)
+        when, how = end.finished_at or seen.changed_at, (ending.outcome, ending.cause, found, ending.ended_by)
+        return Change(task.task_id, task.status, ending.status, when, *how)
     after = TaskStatus.PENDING if seen.phase is Phase.WAITING else TaskStatus.RUNNING
     if not task_may_become(task.status, after):
         return None
@@ -397,11 +406,12 @@ def reconcile(
 
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
     """Return the change of a task that is gone after our own stop. This end is no loss and no correction."""
-    if stop.limit is None:
-        outcome = "cancel_timeout" if stop.escalated else "cancelled"
-        return Change(task.task_id, task.status, TaskStatus.CANCELLED, seen.changed_at, outcome, "Stopped and gone")
-    cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}; stopped and gone"
-    return Change(task.task_id, task.status, TaskStatus.FAILED, seen.changed_at, stop.limit, cause)
+    status, cause = TaskStatus.CANCELLED, "Stopped and gone"
+    outcome = "cancel_timeout" if stop.escalated else "cancelled"
+    if stop.limit is not None:
+        status, outcome = TaskStatus.FAILED, stop.limit
+        cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}; stopped and gone"
+    return Change(task.task_id, task.status, status, seen.changed_at, outcome, cause, ended_by=stop.ended_by)
 
 
 def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool) -> str | None:

@@ -85,6 +85,8 @@ class RunRow:
     owner_run_id: str | None = None
     pool: str = DEFAULT
     outcome: str | None = None
+    ended_by: str | None = None
+    """Who ended the run (``EndedBy``); ``None``: it lives, or an older build ended it."""
     cause: str | None = None
     request: Mapping[str, object] = field(default_factory=dict)
     multi: bool = False
@@ -142,6 +144,7 @@ class RecentRun:
     items: int | None
     errors: int | None
     attempt: int = 1
+    ended_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,7 @@ class TaskRow:
     retry_note: str | None = None
     """The reason why no other try follows its end."""
     outcome: str | None = None
+    ended_by: str | None = None
     cause: str | None = None
     error: str | None = None
     """The line of its log or its runner that says why the task failed; ``None``: it did not fail, or no line says

@@ -23,6 +23,7 @@ from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store import head_version, open_store, read_schema, recreate, sqlite_file, upgrade
 from crawler_lifecycle.store.columns import compressed
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
+from crawler_lifecycle.store.migrations import ddl
 from crawler_lifecycle.store.migrations import schema_version as schema
 from crawler_lifecycle.store.runs.tables import task_log
 from crawler_lifecycle.store.tables import metadata
@@ -132,6 +133,7 @@ FROZEN = {
     "0005.mysql.sql": "486f3e6a9c2dda9c",
     "0005.sqlite.sql": "9ecf6b33bb2a0936",
     "0005_notes.py": "b7a8c8fed05d05d3",
+    "0006_ended_by.py": "66d303e32b8eb2fc",
 }
 
 
@@ -149,7 +151,7 @@ def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(emp
     """Whichever version it says, and when it says none; it stays as it is until somebody has it made anew."""
     upgrade(empty_url)
     write(empty_url, *OLDER)
-    for version in ("0001", "0002", "0003", "0004", "0005", "none"):
+    for version in ("0001", "0002", "0003", "0004", "0005", "0006", "none"):
         write(empty_url, f"UPDATE alembic_version SET version_num = '{version}'")
         if version == "none":
             write(empty_url, "DROP TABLE alembic_version")
@@ -182,22 +184,54 @@ def migrate(url: str, to: str) -> None:
     engine.dispose()
 
 
+DAY = "2026-11-27 10:00:00.000000"
+
+
+def insert_run(url: str, run_id: int = 1, **more: Any) -> None:
+    """Write a run of an older build, with these columns."""
+    row: dict[str, Any] = {"run_id": run_id, "run_uid": f"u{run_id}", "request_id": f"r{run_id}", "request_hash": "h"}
+    row |= {"crawler": "services", "pool": "default", "trigger": "api", "status": "PROCESSING", "stage": "completion"}
+    row |= {"attempt": 1, "requeued_attempt": 1, "request": '{"crawler": "services"}'}
+    row |= dict.fromkeys(("claim_resumed", "claim_rerun", "claim_repair", "multi", "stop_force", "stop_escalated"), 0)
+    row |= dict.fromkeys(("created_at", "updated_at", "ended_at"), DAY)
+    insert(url, "run_history", row | more)
+
+
+def insert_task(url: str, task_id: int = 1, **more: Any) -> None:
+    """Write a task of the run 1, as an older build did."""
+    row: dict[str, Any] = {"task_id": task_id, "run_id": 1, "attempt": 1, "run_attempt": 1, "task_index": task_id}
+    row |= {"status": "RUNNING", "args": "{}", "ever_seen": 1, "status_since": DAY, "ended_at": DAY}
+    insert(url, "task_history", row | more)
+
+
+def insert(url: str, table: str, row: dict[str, Any]) -> None:
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        names = ", ".join(f"`{name}`" for name in row)
+        values = ", ".join(f":{name}" for name in row)
+        connection.execute(sa.text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
+    engine.dispose()
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_each_schema_since_the_first_goes_up_with_its_records(empty_url: str, cut: bool) -> None:
     """And goes on where an upgrade was cut off between a change and its version, as MySQL leaves it."""
     migrate(empty_url, "0001")
-    with closing(open_store(empty_url)) as store:
-        run_id = store.initiation.create_run(RunRequest(crawler="services", tags=["a"]), "r", Owner("w", "1")).run_id
-        before = [store.runs.list_runs(tags=["a"]), store.runs.transitions(run_id)]
-        assert read_schema(empty_url).problem == (
-            f"The database has schema version 0001, this build needs {head_version()}; run: crawlctl db upgrade"
-        )
-        if cut:
-            upgrade(empty_url)
-            write(empty_url, "UPDATE alembic_version SET version_num = '0001'")
+    insert_run(empty_url)
+    insert_task(empty_url)
+    insert(empty_url, "run_tag", {"run_id": 1, "tag": "a"})
+    assert read_schema(empty_url).problem == (
+        f"The database has schema version 0001, this build needs {head_version()}; run: crawlctl db upgrade"
+    )
+    if cut:
         upgrade(empty_url)
+        write(empty_url, "UPDATE alembic_version SET version_num = '0001'")
+    upgrade(empty_url)
+    with closing(open_store(empty_url)) as store:
         store.health.ping()
-        assert [store.runs.list_runs(tags=["a"]), store.runs.transitions(run_id)] == before
+        [run] = store.runs.list_runs(tags=["a"])
+        assert (run.run_id, run.run_uid, run.created_at.isoformat()) == (1, "u1", "2026-11-27T10:00:00+00:00")
+        assert [task.task_id for task in store.tasks.list_tasks(1)] == [1]
 
 
 @FEWER_ON_MYSQL
@@ -217,7 +251,7 @@ def test_a_database_with_records_that_can_be_used_is_not_created_anew(empty_url:
     upgrade(empty_url)
     with closing(open_store(empty_url)) as store:
         store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
-        for version in ("0001", "0002", "0003", "0004", "0005", "0999", None):
+        for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0999", None):
             changed = f"UPDATE alembic_version SET version_num = '{version}'"
             write(empty_url, changed if version else "DELETE FROM alembic_version")
             with pytest.raises(NotInThisState, match="--recreate would delete all records"):
@@ -274,8 +308,9 @@ def test_an_upgrade_of_what_is_there_writes_nothing(empty_url: str, monkeypatch:
 
 def test_logs_are_read_after_an_upgrade_and_by_the_build_before(empty_url: str) -> None:
     migrate(empty_url, "0002")
+    insert_run(empty_url)
+    insert_task(empty_url)
     with closing(open_store(empty_url)) as store:
-        store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
         log = "INSERT INTO task_log (task_id, log_tail) VALUES (1, 'ü\n')"
         write(empty_url, log)
         upgrade(empty_url)
@@ -289,6 +324,58 @@ def test_logs_are_read_after_an_upgrade_and_by_the_build_before(empty_url: str) 
         with engine.connect() as connection:
             assert connection.execute(sa.text("SELECT * FROM task_log")).all() == [(1, "ü and ß\n")]
         engine.dispose()
+
+
+#: What builds before 0006 recorded -> who ended it. Where a crawler's own word is one of ours, the cause tells.
+ENDED_BEFORE = [
+    ("SUCCEEDED", "cancelled", "The crawler ended itself with 'cancelled', exit 0", "crawler"),
+    ("FAILED", "cancelled", "The crawler failed with 'cancelled', exit 1", "crawler"),
+    ("FAILED", "interrupted", "Ended from outside: its node is gone, exit 137", "cluster"),
+    ("FAILED", "interrupted", "Somebody else stopped the crawler, exit 11", "cluster"),
+    ("FAILED", "timed_out", "It ran longer than run_timeout_s allows, exit 13", "limit"),
+    ("FAILED", "timed_out", "The cluster's own deadline for it passed, exit 143", "cluster"),
+    ("FAILED", "killed by oom", "Out of memory (limit 1Gi), SIGKILL, exit 137", "limit"),
+    ("FAILED", "diskusage_exceeded", "It used more local storage than it may, exit 1", "limit"),
+    ("FAILED", "diskusage_exceeded", "The disk is full, exit 3", "crawler"),
+    ("FAILED", "deploy_failed", "no such image", "service"),
+    ("FAILED", "failed", "failed, exit 13", "service"),
+    ("FAILED", "failed", "It ended without a summary (exit 0)", "crawler"),
+    ("CANCELLED", "cancel_timeout", "Stop requested by ann, then forced, exit 137", "person"),
+    ("CANCELLED", "start_timeout", "Stopped before it was deployed", "limit"),
+    ("LOST", "lost", "It vanished from the cluster and left no trace of its end", "cluster"),
+    ("RUNNING", None, None, None),
+]
+
+
+def test_older_ends_tell_who_ended_them(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page after page, and without a second change of a row."""
+    monkeypatch.setattr(ddl, "_ROWS", 4)
+    migrate(empty_url, "0005")
+    runs: list[tuple[str, str | None, str, str | None, str | None, str | None]] = [
+        ("FAILED", "cancelled", "Stopped by ann", DAY, None, "person"),
+        ("FAILED", "cancelled", "The crawler failed with 'cancelled', exit 1", None, None, "crawler"),
+        ("FAILED", "timed_out", "It ran longer than run_timeout_s allows, exit 13", DAY, "timed_out", "limit"),
+        ("FAILED", "failed", "several workflows ended. failed, exit 13", DAY, "failed", "service"),
+        ("FAILED", "partial", "1 of 3 tasks did not succeed; most: It vanished", None, None, "crawler"),
+        ("FAILED", "evicted", "2 of 2 tasks did not succeed; most: Ended from outside: drained", None, None, "cluster"),
+        ("COMPLETED", "finished", "All 3 tasks succeeded", None, None, "crawler"),
+        ("COMPLETED", "coverage", "price: 10 % have it", None, None, "service"),
+        ("COMPLETED", "coverage", "The crawler ended itself with 'coverage', exit 0", None, None, "crawler"),
+        ("PROCESSING", None, "", None, None, None),
+    ]
+    for n, (status, outcome, cause, stop_at, limit, _) in enumerate(runs, 1):
+        stop = {"stop_requested_at": stop_at, "stop_limit": limit}
+        insert_run(empty_url, n, status=status, outcome=outcome, cause=cause, **stop)
+    for n, (status, task_outcome, task_cause, _) in enumerate(ENDED_BEFORE, 1):
+        insert_task(empty_url, n, status=status, outcome=task_outcome, cause=task_cause)
+    upgrade(empty_url)
+    engine = engine_of(empty_url)
+    with engine.connect() as connection:
+        found = connection.execute(sa.text("SELECT ended_by FROM run_history ORDER BY run_id")).scalars().all()
+        assert list(found) == [run[-1] for run in runs]
+        told = connection.execute(sa.text("SELECT ended_by FROM task_history ORDER BY task_id")).scalars().all()
+        assert list(told) == [task[-1] for task in ENDED_BEFORE]
+    engine.dispose()
 
 
 def test_downgrade_leaves_nothing(empty_url: str) -> None:
@@ -323,13 +410,13 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
     write(empty_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0005.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0006.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
     assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
     write(empty_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0005.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0006.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)

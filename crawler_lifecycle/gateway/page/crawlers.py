@@ -16,10 +16,11 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.names import graph_key_of
-from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.page.parts.rendering import answer, number, query, span
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -123,7 +124,7 @@ def bars(runs: Sequence[RecentRun], height: int = HEIGHT, width: int = WIDTH) ->
 
 def _kind(run: RecentRun) -> str:
     if run.status == RunStatus.FAILED:
-        return "stopped" if run.outcome in STOPPED_OUTCOMES else "failed"
+        return "stopped" if run.ended_by == EndedBy.PERSON else "failed"
     return "completed" if run.status == RunStatus.COMPLETED else "open"
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import Connection, Select, case, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, manager_workflow_id
-from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import seen, wanted
@@ -173,7 +174,7 @@ class ManagerReads(ManagerPart):
             # The id of such a stop is that of the manager, and a resume begins an attempt without a stop.
             of_manager = select(c.id).where(c.run_id == r.run_id, c.attempt == r.attempt, c.request_id.like(mine))
             query = select(r.run_id).where(r.parent == parent, r.status == RunStatus.FAILED)
-            query = query.where(r.run_id > after_run_id, r.outcome.in_(STOPPED_OUTCOMES), of_manager.exists())
+            query = query.where(r.run_id > after_run_id, r.ended_by == EndedBy.PERSON, of_manager.exists())
             query = query.where(r.deleted_at.is_(None)).order_by(r.run_id).limit(limit)
             return runs_by_id(conn, list(conn.execute(query).scalars()))
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.managers.manager import Ended, Job, JobState, Live, Waiting, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import never_retried
 from crawler_lifecycle.domain.names import request_fingerprint
-from crawler_lifecycle.domain.run import COVERAGE, RunStatus
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import JobRow, ManagerCounts, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, validated
@@ -171,7 +172,7 @@ def outcome_of(run: RunRow, tasks: Sequence[JobTask]) -> str | None:
     """
     if state_of(run.status) != "finished":
         return None
-    own = tasks[0].outcome if len(tasks) == 1 and not run.multi and run.outcome != COVERAGE else None
+    own = tasks[0].outcome if len(tasks) == 1 and not run.multi and run.ended_by != EndedBy.SERVICE else None
     return own or run.outcome
 
 

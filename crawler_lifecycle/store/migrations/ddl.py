@@ -18,6 +18,8 @@ _CREATES = re.compile(r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?
 #: Seconds for which an ALTER waits for transactions that use its table. All later statements on the table wait behind
 #: it, so it gives up soon and tries again.
 _WAIT_S, _TRIES = 2, 60
+#: The most rows that one transaction fills.
+_ROWS = 10_000
 #: MySQL and MariaDB: a lock was not free in time, and an algorithm that this server does not have for this change.
 _NOT_FREE, _NO_ALGORITHM = 1205, {1221, 1845, 1846, 4080, 4092}
 
@@ -87,6 +89,23 @@ def add_index(table: str, name: str, *columns: str) -> None:
         op.create_index(name, table, list(columns))
     else:
         _alter(connection, f"ALTER TABLE {table} ADD INDEX {name} ({', '.join(columns)})", ("INPLACE",))
+
+
+def fill_column(table: str, key: str, column: str, value: str, where: str) -> None:
+    """Set a new column, which is null, to the SQL ``value`` in the rows that are ``where``.
+
+    Each transaction changes few rows, so no service waits long for one. An upgrade that was interrupted continues.
+    """
+    from alembic import op
+
+    connection = op.get_bind()
+    last = connection.scalar(text(f"SELECT MAX({key}) FROM {table}")) or 0  # noqa: S608
+    page = f"{key} > :after AND {key} <= :through AND {column} IS NULL AND {where}"
+    change = text(f"UPDATE {table} SET {column} = {value} WHERE {page}")  # noqa: S608
+    for after in range(0, last, _ROWS):
+        connection.execute(change, {"after": after, "through": after + _ROWS})
+        if connection.dialect.name != "sqlite":  # there the transaction is the lock
+            connection.commit()
 
 
 def _alter(connection: Connection, statement: str, algorithms: tuple[str, ...]) -> None:

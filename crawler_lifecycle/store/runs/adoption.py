@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain.audits.adoption import FORGOTTEN
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import RunStatus, Stage
@@ -171,6 +172,7 @@ def _forgotten(lost: LostRun, index: int, now: datetime) -> dict[str, Any]:
         "status": TaskStatus.LOST.value,
         "status_since": now,
         "outcome": "lost",
+        "ended_by": EndedBy.CLUSTER.value,
         "cause": FORGOTTEN,
         "args": {},
         "ever_seen": False,

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select, update
 
 from crawler_lifecycle.domain.coverage import RUNS, Coverage, Expected, judged
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_ENDED,
@@ -34,40 +35,41 @@ from .tasks import run_coverage
 from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks
 
 _NOTHING = Expected()
+_OF_END = ("outcome", "ended_by", "cause")
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
-    """Return the number of tasks in each status with each outcome, and one of their causes.
+    """Return the number of tasks with each status, outcome and ``ended_by``, and one of their causes.
 
     The group with the most frequent cause among unsuccessful tasks gets this cause, and the number of its tasks.
     """
     t = task_history.c
-    rows = conn.execute(
-        current_tasks(run_id, t.status, t.outcome, func.count(), func.min(t.cause))
-        .group_by(t.status, t.outcome)
-        .order_by(t.status, t.outcome)
-    )
-    groups = [EndedTasks(status, outcome, count, cause) for status, outcome, count, cause in rows]
+    same = (t.status, t.outcome, t.ended_by)
+    rows = conn.execute(current_tasks(run_id, *same, func.count(), func.min(t.cause)).group_by(*same).order_by(*same))
+    groups = [
+        EndedTasks(status, outcome, count, cause, ended_by=ended_by and EndedBy(ended_by))
+        for status, outcome, ended_by, count, cause in rows
+    ]
     if all(group.status == "SUCCEEDED" for group in groups):
         return groups
     alike = func.count()
     most = conn.execute(
-        current_tasks(run_id, t.status, t.outcome, t.cause, alike)
+        current_tasks(run_id, *same, t.cause, alike)
         .where(t.status.in_(["FAILED", "CANCELLED", "LOST"]))
-        .group_by(t.status, t.outcome, t.cause)
+        .group_by(*same, t.cause)
         .order_by(alike.desc(), func.min(t.task_index))
         .limit(1)
     ).one_or_none()
     if most is None:
         return groups
     *of_most, cause, count = most
-    return [replace(g, cause=cause, alike=count) if [g.status, g.outcome] == of_most else g for g in groups]
+    return [replace(g, cause=cause, alike=count) if [g.status, g.outcome, g.ended_by] == of_most else g for g in groups]
 
 
 def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
     """Return the verdict. If the run did not start in time, its cause also names the recorded reason of its wait."""
     waited = unit.run["waiting_for"]
-    if verdict.outcome != "start_timeout" or waited in (None, WAITING_FOR_START):
+    if (verdict.ended_by, verdict.outcome) != (EndedBy.LIMIT, "start_timeout") or waited in (None, WAITING_FOR_START):
         return verdict
     return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
 
@@ -118,9 +120,10 @@ class CompletionStore(RunPart):
             unit.move_run(
                 verdict.status,
                 "stop" if unit.stop else "look",
-                {"tasks": dict(counts.by_status), "outcome": verdict.outcome, "cause": verdict.cause},
+                {"tasks": dict(counts.by_status), **{name: getattr(verdict, name) for name in _OF_END}},
                 cluster_time=last_end,
                 outcome=verdict.outcome,
+                ended_by=verdict.ended_by,
                 cause=verdict.cause,
                 # The run ended with its last task, even if this was found later. The time must not be in the future.
                 ended_at=min(last_end, unit.now) if last_end else unit.now,
@@ -136,7 +139,7 @@ class CompletionStore(RunPart):
             if unit.stop is not None:
                 note_acted(unit, unit.now)  # the run has ended, so no workflow has to act on the stop any more
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
-                stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", "outcome", "cause")
+                stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", *_OF_END)
                 unit.append_event(EVENT_RUN_STOPPED, key, stopped)
             key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
             unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
@@ -186,9 +189,9 @@ def _tasks_made(unit: Unit) -> int:
 
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
     """Return the body of the event ``run.ended``: the facts that data pipelines need."""
-    names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status", "outcome", "cause")
+    names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status")
     return {
-        **facts(unit.run, *names),
+        **facts(unit.run, *names, *_OF_END),
         "tasks": counts.positive(),
         **facts(unit.run, "pages", "items", "errors", "started_at", "ended_at"),
         "supporting_files": archive_key(unit.ref, unit.attempt),

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, func, null, select, union_all
 
 from crawler_lifecycle.domain.coverage import Coverage
-from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus, pages_per_minute
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.run import RunStatus, pages_per_minute
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.ports.runs import BriefRun, Ends, LiveRuns, WaitingRuns
 from crawler_lifecycle.store.base.rows import Row, made, seen
@@ -43,11 +44,12 @@ def ends_of(conn: Connection, crawler: str, since: datetime, outcomes: int) -> E
 
     failed = [*mine, r.status == RunStatus.FAILED, r.run_id > last, r.created_at >= since]
     runs = func.count().label("runs")
-    groups = select(r.outcome, runs, func.max(r.run_id).label("newest")).where(*failed).group_by(r.outcome)
+    same = (r.outcome, r.ended_by)
+    groups = select(*same, runs, func.max(r.run_id).label("newest")).where(*failed).group_by(*same)
     # A crawler may report any text as its outcome, so the rare ones are left out.
     found = conn.execute(_hinted(groups).order_by(runs.desc()).limit(1_000)).all()
-    stopped = sum(row.runs for row in found if row.outcome in STOPPED_OUTCOMES)
-    told = [row for row in found if row.outcome not in STOPPED_OUTCOMES][:outcomes]
+    stopped = sum(row.runs for row in found if row.ended_by == EndedBy.PERSON)
+    told = [row for row in found if row.ended_by != EndedBy.PERSON][:outcomes]
     # No run has the number 0. SQLite reads an empty list as a scan.
     rows = conn.execute(select(*BRIEF).where(r.run_id.in_([0, *(row.newest for row in told)]))).mappings()
     newest = {row["run_id"]: brief_run(row) for row in rows}

@@ -12,6 +12,7 @@ from sqlalchemy import and_, case, func, insert, literal, or_, select, update
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NO_ROOM
@@ -383,6 +384,7 @@ def _refused(task_id: int, reason: str | None) -> Move:
         TaskStatus.QUEUED,
         TaskStatus.FAILED,
         outcome="deploy_failed",
+        ended_by=EndedBy.SERVICE,
         cause=reason or "The scheduler service refused the task and gave no reason",
         evidence={"state": "refused", "reason": reason},
         values={"reason": reason},

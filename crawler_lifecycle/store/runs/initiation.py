@@ -341,7 +341,7 @@ def _next_attempt(
         "last_progress_at": unit.now if run["last_progress_at"] else None,
     }
     if before.terminal:
-        values |= {**NO_STOP, **dict.fromkeys(("stop_acted_at", "outcome", "cause", "fields", "ended_at"))}
+        values |= {**NO_STOP, **dict.fromkeys(("stop_acted_at", "outcome", "ended_by", "cause", "fields", "ended_at"))}
         values["claim_rerun"] = request.rerun
     elif repair:
         # The lost workflow's work continues. Tasks that ended under it must not be queued again.

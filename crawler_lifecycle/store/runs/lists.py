@@ -37,7 +37,8 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.run import COVERAGE, STOPPED_OUTCOMES, RunStatus
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
@@ -74,6 +75,7 @@ class Wanted(TypedDict, total=False):
     pool: str | None
     trigger: str | None
     outcome: str | None
+    ended_by: str | None
     flow_id: str | None
     parent: str | None
     tags: Sequence[str]
@@ -97,8 +99,8 @@ class RunFilters:
     waits: str | None = None
     """Only live runs that wait for this (``domain.waiting.Wait``)."""
     attention: bool = False
-    """True for only runs that need attention. Such a run failed and was not ended by a person, or it completed with the
-    outcome ``coverage``. No later run of the same work or schedule completed."""
+    """True for only runs that need attention. Such a run failed and was not ended by a person, or it completed and its
+    items lack expected fields. No later run of the same work or schedule completed."""
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
@@ -132,7 +134,7 @@ def counted_between(conn: Connection, since: datetime, until: datetime) -> Count
     ended = case(
         (r.status == RunStatus.COMPLETED, "completed"),
         (r.status != RunStatus.FAILED, "open"),
-        (r.outcome.in_(STOPPED_OUTCOMES), "stopped"),
+        (r.ended_by == EndedBy.PERSON, "stopped"),
         else_="failed",
     )
     those = (r.created_at >= since, r.created_at < until, *seen(run_history, leads=True))
@@ -212,12 +214,12 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
         good = and_(same, later.c.status == RunStatus.COMPLETED, later.c.run_id > r.run_id)
         return exists(select(later.c.run_id).where(good).correlate(run_history))
 
-    theirs = or_(r.outcome.is_(None), r.outcome.not_in(STOPPED_OUTCOMES))
+    theirs = or_(r.ended_by.is_(None), r.ended_by != EndedBy.PERSON)
     left = (r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule"))
     kinds = {
         RunStatus.FAILED.value: [r.status == RunStatus.FAILED, theirs, *left],
-        # The condition about the outcome comes first, because few completed runs have this outcome.
-        RunStatus.COMPLETED.value: [r.outcome == COVERAGE, r.status != RunStatus.FAILED, *left],
+        # Its items lack fields. This condition comes first, because it finds few runs.
+        RunStatus.COMPLETED.value: [r.ended_by == EndedBy.SERVICE, r.status != RunStatus.FAILED, *left],
     }
     return [kind for status, kind in kinds.items() if not statuses or status in statuses]
 

@@ -395,6 +395,7 @@ def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
         change.after,
         cluster_time=change.cluster_time,
         outcome=change.outcome,
+        ended_by=change.ended_by,
         cause=change.cause,
         correction=change.correction,
         # A task that never existed was never seen, so its recorded status was untrue from the beginning.

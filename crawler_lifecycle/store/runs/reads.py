@@ -103,7 +103,7 @@ class RunReader(RunPart):
         created_from = wanted.get("created_from")
         if wanted.get("attention") and created_from is None:
             created_from = self._clock() - ATTENTION
-        columns = ("stage", "crawler", "pool", "trigger", "outcome", "flow_id", "parent")
+        columns = ("stage", "crawler", "pool", "trigger", "outcome", "ended_by", "flow_id", "parent")
         return RunFilters(
             equal={name: str(wanted[name]) for name in columns if wanted.get(name) is not None},  # type: ignore[literal-required]
             statuses=[str(one) for one in wanted.get("status", ())],

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, false, func, insert, or_, select, update
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
@@ -85,11 +86,11 @@ class StopStore(RunPart):
                 .order_by(t.task_index)
                 .limit(CANCEL_PAGE)
             ).scalars()
-            outcome = (unit.run["stop_limit"] or "cancelled") if unit.stop else "cancelled"
-            by = unit.run["stop_requested_by"]
+            outcome, by = unit.run["stop_limit"] or "cancelled", unit.run["stop_requested_by"]
+            ended_by = EndedBy.PERSON if unit.stop is None else unit.stop.ended_by
             cause = f"Stopped{f' by {by}' if by else ''} before it was deployed"
             moves = [
-                Move(task_id, TaskStatus.QUEUED, TaskStatus.CANCELLED, outcome=outcome, cause=cause)
+                Move(task_id, TaskStatus.QUEUED, TaskStatus.CANCELLED, None, outcome, ended_by, cause)
                 for task_id in queued
             ]
             moved = move_tasks(unit, moves, "stop")

@@ -93,6 +93,8 @@ run_history = new_table(
     Column("deleted_at", UtcTime),
     Column("deletion_ended_at", UtcTime),
     Column("deletion", Json),
+    # Who ended it (domain/ended_by.py); null: it lives, or a build before migration 0006 ended it.
+    Column("ended_by", String(20)),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
     # Lists are read newest first, so every index for a filter has the id as its last column.
@@ -108,6 +110,7 @@ run_history = new_table(
     Index(None, "caller", "status", "run_id"),
     Index(None, "trigger", "run_id"),
     Index(None, "outcome", "run_id"),
+    Index(None, "ended_by", "run_id"),
     Index(None, "flow_id", "run_id"),
     Index(None, "flow_id", "status", "run_id"),
     Index(None, "parent", "run_id"),
@@ -122,6 +125,7 @@ run_history = new_table(
     Index(None, "project", "stage", "run_id"),
     Index(None, "project", "trigger", "run_id"),
     Index(None, "project", "outcome", "run_id"),
+    Index(None, "project", "ended_by", "run_id"),
     Index(None, "project", "crawler", "run_id"),
     Index(None, "project", "crawler", "status", "run_id"),
     Index(None, "work_hash", "status", "run_id"),
@@ -212,6 +216,8 @@ task_history = new_table(
     Column("deployed_at", UtcTime),
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
+    # As in run_history.
+    Column("ended_by", String(20)),
     UniqueConstraint("run_id", "task_index", "attempt"),
     # For pages of the tasks of a run, which are in the order of the id.
     Index(None, "run_id", "task_id"),
@@ -291,7 +297,7 @@ task_finding = new_table(
     Column("correction", String(30)),
     Column("evidence", Json, nullable=False),
     *same_columns(task_history, "status", "outcome", "cause", "reason", "started_at", "deployed_at", "cluster_name"),
-    *same_columns(task_history, "cluster_uid", "node", "exit_code", "exit_signal"),
+    *same_columns(task_history, "cluster_uid", "node", "exit_code", "exit_signal", "ended_by"),
 )
 
 task_change = new_table(
@@ -309,7 +315,7 @@ task_change = new_table(
     *same_columns(task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"),
     *same_columns(task_history, "pages", "items", "errors", "bytes", "peak_memory", "fields", "resumed"),
     *same_columns(task_history, "resume_note", "ever_seen", "absent_since", "missed_at", "last_progress_at"),
-    *same_columns(task_history, "deployed_at", "started_at", "ended_at", "retry_note"),
+    *same_columns(task_history, "deployed_at", "started_at", "ended_at", "retry_note", "ended_by"),
 )
 
 task_log = new_table(

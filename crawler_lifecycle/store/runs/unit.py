@@ -245,9 +245,9 @@ class Unit:
 
     def announce(self) -> None:
         """Append the event ``run.changed`` with the present state of the run."""
-        names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
+        names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "ended_by")
         tasks = dict(self.counts().by_status)
-        body = facts(self.run, *names) | {"tasks": tasks}
+        body = facts(self.run, *names, "pages", "items", "errors") | {"tasks": tasks}
         body |= facts(self.run, "verified_at", "next_look_at", "look_error", "look_error_since")
         body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(EVENT_RUN_CHANGED, None, body)
