@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.webhooks.definition import cure
 
@@ -261,13 +262,16 @@ def _is(name: str, *values: object) -> Callable[[Document], bool]:
 TERMINAL = ("COMPLETED", "FAILED")
 _FORCED_BEFORE, _ATTEMPT = "This forced stop was recorded before.", "Attempt {attempt} is accepted."
 _AGAIN = {"rerun": True}
-STOPPED = ("cancelled", "cancel_timeout")
+
+
+def was_stopped(row: Document) -> bool:
+    """Return whether a person stopped a run, manager or graph, so that it FAILED as intended."""
+    return row.get("status") == "FAILED" and row.get("ended_by") == EndedBy.PERSON
 
 
 def status_word(row: Document) -> str:
     """Return the status; a run that a person stopped is "stopped", because ``FAILED`` looks like an error."""
-    asked_for = row.get("status") == "FAILED" and row.get("outcome") in STOPPED
-    return "stopped" if asked_for else str(row.get("status"))
+    return "stopped" if was_stopped(row) else str(row.get("status"))
 
 
 def deletion_words(deleted: Document) -> str:
@@ -299,6 +303,7 @@ RUN = Subject(
         Column("Trigger", of("trigger"), wide=True),
         Column("Status", lambda row: Word(status_word(row), why=_why(row))),
         Column("Outcome", of("outcome")),
+        Column("Ended by", of("ended_by"), wide=True),
         Column("Stage", of("stage"), wide=True),
         Column("Pages", count("pages"), right=True),
         Column("Per min", pace, right=True),
@@ -365,10 +370,6 @@ def _picks(row: Document) -> bool:
     return _live(row) and not row.get("paused")
 
 
-def _cut_off(row: Document) -> bool:
-    return row.get("status") == "FAILED" and row.get("outcome") in ("cancelled", "cancel_timeout")
-
-
 def _window(row: Document) -> str:
     return f"{row.get('live') or 0} live" + (f" of at most {row['cap']}" if row.get("cap") else "")
 
@@ -426,7 +427,9 @@ MANAGER = Subject(
         Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
         Action("pause", "Pause", "It starts no more jobs; its runs continue.", _picks),
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
-        Action("redo", "Resume, and redo what its stop cut off", _GOES_ON, _cut_off, body={"redo": True}, via="resume"),
+        Action(
+            "redo", "Resume, and redo what its stop cut off", _GOES_ON, was_stopped, body={"redo": True}, via="resume"
+        ),
         Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
     ),
     empty="There are no managers. A manager starts one run after another, with a limit for runs at once. Start it with "
@@ -677,7 +680,10 @@ WEBHOOK = Subject(
         ("kind", _definition("kind", "webhook")),
         ("address", _definition("url")),
         ("events", _listed("events", "everything")),
-        *((name, _listed(name)) for name in ("crawlers", "tags", "flows", "statuses", "outcomes", "secrets")),
+        *(
+            (name, _listed(name))
+            for name in ("crawlers", "tags", "flows", "statuses", "outcomes", "ended_by", "secrets")
+        ),
         ("state", of("state")),
         ("failing since", at("failing_since")),
         ("last error", of("error")),

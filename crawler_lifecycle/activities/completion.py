@@ -56,6 +56,8 @@ class RunEnded:
     """True if a stop is recorded, so that ``signal_pusher_stopped`` is needed."""
     stop: StopIntent | None = None
     """The recorded stop."""
+    ended_by: str | None = None
+    """Who ended the run (``EndedBy``)."""
 
 
 @dataclass
@@ -102,6 +104,7 @@ class CompletionActivities:
             push=any(one.sends for one in self.notifiers),
             stopped=ended.stop is not None,
             stop=ended.stop,
+            ended_by=ended.ended_by,
         )
 
     @activity_named("initiate_export_signal")
@@ -191,6 +194,9 @@ class CompletionActivities:
                     self.exports.record_export(fence, "empty", None, None)
                     return None
                 manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
+                ended = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
+                told = {} if ended is None else ended.body
+                manifest |= {name: told.get(name) for name in ("status", "outcome", "ended_by")}
                 key = archive_key(fence.run, fence.attempt)
                 crawler = self.catalogue.get(self.runs.request_of(fence.run_id).crawler or "")
                 files_max = None if crawler is None else crawler.files_max

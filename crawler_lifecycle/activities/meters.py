@@ -52,7 +52,7 @@ class Instrument:
 
 
 RUNS_STARTED = Instrument("lifecycle_runs_started", "Attempts of runs that a workflow began", ("trigger", "resumed"))
-RUNS_ENDED = Instrument("lifecycle_runs_ended", "Verdicts of runs", ("status", "outcome"))
+RUNS_ENDED = Instrument("lifecycle_runs_ended", "Verdicts of runs", ("status", "outcome", "ended_by"))
 LOOKS = Instrument("lifecycle_looks", "Looks at the cluster; a failed look is no observation", ("result",))
 LOOK_TIME = Instrument("lifecycle_look", "Duration of complete looks", (), LOOK_BUCKETS)
 TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Changes of tasks' statuses", ("to",))

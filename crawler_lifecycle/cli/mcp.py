@@ -44,8 +44,8 @@ Arguments = Annotated[
 ]
 #: Fields of a run that say why it is in its state.
 _WHY = (
-    *("run_id", "crawler", "status", "stage", "outcome", "cause", "waiting", "blocked", "stop", "look_error"),
-    *("verified_at", "stale", "next_look_at"),
+    *("run_id", "crawler", "status", "stage", "outcome", "ended_by", "cause", "waiting", "blocked", "stop"),
+    *("look_error", "verified_at", "stale", "next_look_at"),
 )
 
 
@@ -102,7 +102,7 @@ class Tools:
         with self._connect() as gateway:
             run, tasks = gateway.run(run_id), gateway.tasks(run_id, limit=100)
         told = [
-            {name: task.get(name) for name in ("task_id", "status", "outcome", "cause", "reason")}
+            {name: task.get(name) for name in ("task_id", "status", "outcome", "ended_by", "cause", "reason")}
             for task in tasks
             if task.get("cause") or task.get("reason")
         ]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter
 
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.waiting import ageless
-from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
+from crawler_lifecycle.subjects import TERMINAL, Document, Subject
 
 from .client.polling import Polling
 from .output import as_json, clean, console, emit, say_note, show_facts, show_list, show_rows, write_lines
@@ -42,19 +43,19 @@ Yes = Annotated[bool, Parameter(help="do not ask; needed without a terminal")]
 Proof = Annotated[bool, Parameter(help="wait until it is proved that nothing of it executes")]
 End = Annotated[bool, Parameter(help="wait for its end; the exit code says how it ended")]
 
-#: State of a graph -> the same as status and outcome of a run.
+#: State of a graph -> the same as status and ``ended_by`` of a run.
 _OF_STATE = {
     "draft": ("INITIALIZING", None),
     "executing": ("PROCESSING", None),
-    "completed": ("COMPLETED", "finished"),
-    "discarded": ("FAILED", "failed"),
-    "cancelled": ("FAILED", "cancelled"),
+    "completed": ("COMPLETED", EndedBy.CRAWLER),
+    "discarded": ("FAILED", EndedBy.CRAWLER),
+    "cancelled": ("FAILED", EndedBy.PERSON),
 }
 
 
 def status_of(row: Document) -> tuple[Any, Any]:
-    """Return status and outcome of a run or manager. The state of a graph is translated into them."""
-    return _OF_STATE.get(str(row.get("state")), (row.get("status"), row.get("outcome")))
+    """Return status and ``ended_by`` of a run or manager. The state of a graph is translated into them."""
+    return _OF_STATE.get(str(row.get("state")), (row.get("status"), row.get("ended_by")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,14 +275,14 @@ class Named(Kind):
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
     """Return the exit code of a command that waits for ``goal``; ``None`` if it must continue to wait."""
-    status, outcome = status_of(row)
+    status, ended_by = status_of(row)
     if status not in TERMINAL:
         return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
     if goal == "ended" or status == "COMPLETED":
         return Exit.DONE
     if goal == "started" and row.get("started_at"):
         return Exit.DONE
-    return Exit.RUN_STOPPED if outcome in STOPPED else Exit.RUN_FAILED
+    return Exit.RUN_STOPPED if ended_by == EndedBy.PERSON else Exit.RUN_FAILED
 
 
 def is_news(row: Document, after: Document | None) -> bool:

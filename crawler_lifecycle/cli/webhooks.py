@@ -30,7 +30,7 @@ WAIT_S = 15.0
 #: Name of an option -> field of a definition.
 _WORDS = {
     **{"secret": "secrets", "event": "events", "crawler": "crawlers", "tag": "tags", "flow": "flows"},
-    **{"status": "statuses", "outcome": "outcomes"},
+    **{"status": "statuses", "outcome": "outcomes", "ended_by": "ended_by"},
 }
 
 
@@ -47,6 +47,7 @@ class WebhookOptions:
     flow: Annotated[list[str] | None, Parameter(help="only events of this flow")] = None
     status: Annotated[list[str] | None, Parameter(help="only events with this status")] = None
     outcome: Annotated[list[str] | None, Parameter(help="only events with this outcome")] = None
+    ended_by: Annotated[list[str] | None, Parameter(help="only events of what this ended: crawler, person …")] = None
 
     def given(self) -> dict[str, list[str]]:
         """Return the given options as fields of a definition. An empty text means an empty list."""

@@ -12,22 +12,21 @@ from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
 from .bounds import DAY_S, INT_MAX, Bound, check_number, refusal
+from .ended_by import EndedBy
 from .resources import parse_memory
 
-#: Word of a policy -> outcomes of tasks. ``failed`` also stands for reasons that crawlers report themselves.
-WORDS: Mapping[str, tuple[str, ...]] = {
-    "interrupted": ("interrupted",),
-    "evicted": ("evicted",),
-    "lost": ("lost",),
-    "oom": ("killed by oom",),
-    "banned": ("banned",),
-    "failed": ("failed",),
+#: Word of a policy -> who ended the task, and the outcome; ``None``: any other outcome. No policy retries other ends: a
+#: person, another limit or a service ended the task, or another try would end in the same way.
+WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
+    "interrupted": (EndedBy.CLUSTER, "interrupted"),
+    "evicted": (EndedBy.CLUSTER, "evicted"),
+    "lost": (EndedBy.CLUSTER, "lost"),
+    "oom": (EndedBy.LIMIT, "killed by oom"),
+    "banned": (EndedBy.CRAWLER, "banned"),
+    "failed": (EndedBy.CRAWLER, None),
 }
-#: Outcomes that no policy retries: a person or a limit ended the task, or another try would end in the same way.
-NEVER = frozenset({
-    *("cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "deploy_failed"),
-    *("memusage_exceeded", "diskusage_exceeded", "coverage", "partial", "finished", "size_limit", "time_limit"),
-})  # fmt: skip
+#: Limits of a crawler's own that it reports. Another try would reach them again.
+NEVER = ("memusage_exceeded", "diskusage_exceeded")
 #: Exit codes that are final by the contract with crawlers (docs/contract.md).
 FINAL = (4, 17)
 _NUMBERS: Mapping[str, Bound] = {
@@ -138,6 +137,8 @@ class Ended:
     """The number of tries before this one, in this attempt of the run."""
     key: str
     """A text that identifies the try. The jitter depends on it."""
+    ended_by: str | None = EndedBy.CRAWLER
+    """``None``: an older build recorded the end, so its outcome alone decides."""
     memory: str | None = None
     """The memory with which it executed; ``None``: unknown."""
 
@@ -157,9 +158,10 @@ def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | s
     ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far.
     """
     outcome, most = end.outcome or "failed", policy.max or 0
-    if outcome in NEVER:
+    fits = (word for word, (by, of) in WORDS.items() if end.ended_by in (by, None) and of in (outcome, None))
+    word = next(fits, None)
+    if word is None or outcome in NEVER:
         return f"{outcome} is never retried"
-    word = next((word for word, outcomes in WORDS.items() if outcome in outcomes), "failed")
     if word not in (policy.on or ()):
         return f"{word} is not in retries.on"
     if end.exit_code in (*FINAL, *(policy.final_exits or ())):

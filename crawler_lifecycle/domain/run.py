@@ -364,7 +364,7 @@ class RunSnapshot:
     status: RunStatus | None = None
     """The status with which this attempt ended; ``None`` before the end: the database has the status."""
     outcome: str | None = None
-    ended_by: EndedBy | None = None
+    ended_by: str | None = None
     cause: str | None = None
     stop: StopIntent | None = None
     tasks: dict[str, int] | None = None
@@ -394,8 +394,8 @@ class RunResult:
     pages: int | None = None
     errors: int | None = None
     export: ExportResult | None = None
-    ended_by: EndedBy | None = None
-    """``None``: the workflow of an older build ended the run."""
+    ended_by: str | None = None
+    """Who ended it (``EndedBy``); ``None``: an older build ended it."""
 
 
 #: The shortest time, in seconds, for which an average is computed. Before that it would change too much.

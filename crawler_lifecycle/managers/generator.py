@@ -200,7 +200,8 @@ class GeneratorCrawlManager(CrawlManager):
         ended = self._cycle.handled.get(jobkey)
         tagged = jobseq_of(job_args_override.get("tags") or [])
         seq, retry = (ended.live.seq, ended.live.retry) if ended is not None else tagged or (None, 0)
-        if outcome == "cancelled" or (ended is not None and not ended.retryable) or retry >= self.MAX_RETRIES:
+        final = outcome == "cancelled" if ended is None else not ended.retryable
+        if final or retry >= self.MAX_RETRIES:
             return
         retry += 1
         params = retry_params(job_args_override, retry, jobkey, {})

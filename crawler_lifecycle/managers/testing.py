@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.managers.manager import (
     CYCLE_ENDS,
@@ -108,6 +109,8 @@ class _Row:
     items: Sequence[Any] | None = None
 
 
+#: The outcomes of jobs that no crawler ended itself.
+_ENDED_BY = {"cancelled": EndedBy.PERSON, "cancel_timeout": EndedBy.PERSON, "deploy_failed": EndedBy.SERVICE}
 #: One outcome for all jobs, a list in the order of their starts, job number -> outcome, or a function of the job.
 Outcomes = str | Sequence[str] | Mapping[int, str] | Callable[[Scheduled], str]
 #: Items of jobs: spider -> items, or a function of the job.
@@ -249,7 +252,8 @@ class Simulation(HeldFiles):
 
     def _ended(self, row: _Row) -> Ended:
         outcome = row.outcome or FINISHED
-        return Ended(self.live(row), 1, row.bad, outcome, not never_retried(outcome, ()), self.job_dict(row), row.tries)
+        again = not never_retried(_ENDED_BY.get(outcome), ())
+        return Ended(self.live(row), 1, row.bad, outcome, again, self.job_dict(row), row.tries)
 
     def commit(self, decision: Decision) -> None:
         """Apply a whole decision.

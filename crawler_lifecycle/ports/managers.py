@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.managers.manager import Job, JobState
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
@@ -132,6 +133,8 @@ class ManagerRow:
     jobs_pruned_at: datetime | None = None
     """The time when jobs of the manager were last removed, long after its end. The manager does not recognise these
     jobs any more: it treats them as new."""
+    ended_by: EndedBy | None = None
+    """Who ended it; ``None``: it lives."""
     counts: ManagerCounts = ManagerCounts()
     """The counts of its jobs. They include runs that ended after the manager; no cycle handles these ends."""
 

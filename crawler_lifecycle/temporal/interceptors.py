@@ -236,7 +236,8 @@ def _began(_: CreateHistory, handle: RunHandle, __: float) -> None:
 
 
 def _ended(_: Fence, ended: RunEnded, __: float) -> None:
-    count(meters.RUNS_ENDED, status=str(ended.status), outcome=meters.outcome_class(ended.outcome))
+    how = {"outcome": meters.outcome_class(ended.outcome), "ended_by": ended.ended_by or "unknown"}
+    count(meters.RUNS_ENDED, status=str(ended.status), **how)
     log.info("run ended %s / %s: %s", ended.status, ended.outcome, ended.cause)
 
 

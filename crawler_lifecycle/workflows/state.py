@@ -208,6 +208,7 @@ class RunState:
     max_parallel: int | None = None
     status: RunStatus = RunStatus.INITIALIZING
     outcome: str | None = None
+    ended_by: str | None = None
     cause: str | None = None
     pages: int | None = None
     items: int | None = None
@@ -307,6 +308,7 @@ class RunState:
     def judged(self, ended: RunEnded) -> None:
         """Take over the recorded verdict."""
         self.status, self.outcome, self.cause = ended.status, ended.outcome, ended.cause
+        self.ended_by = ended.ended_by
         self.pages, self.items, self.errors, self.push_end = ended.pages, ended.items, ended.errors, ended.push
         self.stopped = ended.stopped
         self.counts, self.waiting_for, self.next_look_at = Counts(ended.tasks), None, None
@@ -329,6 +331,7 @@ class RunState:
             pages=self.pages,
             errors=self.errors,
             export=export,
+            ended_by=self.ended_by,
         )
 
     def snapshot(self) -> RunSnapshot:
@@ -343,6 +346,7 @@ class RunState:
             stage=self.stage,
             status=self.status if ended else None,
             outcome=self.outcome,
+            ended_by=self.ended_by,
             cause=self.cause,
             stop=self.inbox.stop,
             tasks=dict(self.counts.by_status) if ended else None,

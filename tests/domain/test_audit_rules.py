@@ -42,6 +42,7 @@ from crawler_lifecycle.domain.audits.judgement import (
     judge_task,
     judge_workflow,
 )
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, Observation, Phase, TaskStatus
 
@@ -299,12 +300,15 @@ def test_every_status_of_a_task_is_judged() -> None:
 LIVE_CRAWL = ClusterTask(1, 0, 1, executing=True, task_id=7, uid="C", run_uid=U)
 
 
+REFUSED = ("deploy_failed", EndedBy.SERVICE)
+
+
 @pytest.mark.parametrize(
     ("seen", "row"),
     [
         (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A")),
         (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "SUCCEEDED", "COMPLETED", "A", 0)),
-        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "FAILED", "FAILED", None, outcome="deploy_failed")),
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "FAILED", "FAILED", None, None, None, *REFUSED)),
         (LIVE_CRAWL, RecordedTask(8, 1, U, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),
         # A second crawl beside one that is as it should be.
         (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "RUNNING", "PROCESSING", "A")),
@@ -354,6 +358,9 @@ def test_what_another_run_of_the_same_number_left_is_reported_and_never_ended(
 def test_an_object_that_lost_its_labels_is_ours_by_its_own_uid() -> None:
     row = RecordedTask(7, 1, U, 0, 1, "RUNNING", "PROCESSING", "C")
     assert judge_task(replace(LIVE_CRAWL, run_uid=None), row) is None
+
+
+REFUSED = ("deploy_failed", EndedBy.SERVICE)
 
 
 @pytest.mark.parametrize(

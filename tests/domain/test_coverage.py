@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, Coverage, Expected, judged, summed
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Verdict
 from crawler_lifecycle.runner import feeds
@@ -22,7 +23,7 @@ SAID = "price: 41 % of 1,200 items have it, the usual share is 98 % (median of 1
 
 def test_the_sentence() -> None:
     found = judged(DONE, Coverage(1200, {"price": 0.41}), [USUAL] * 10, Expected({"price": 0.95}))
-    assert found == Verdict(RunStatus.COMPLETED, "coverage", SAID)
+    assert found == Verdict(RunStatus.COMPLETED, "coverage", SAID, EndedBy.SERVICE)
 
 
 @pytest.mark.parametrize(("coverage", "before", "parts", "causes"), [
@@ -59,7 +60,7 @@ def test_a_field_that_no_item_ever_had_is_told_and_fails_nothing(
 ) -> None:
     found = judged(DONE, Coverage(9, shares), [Coverage(9, {})] * before, Expected({"titel": 0.9}, fail=True))
     cause = f"titel: no item of this run or {before} before has it; correct expect in the catalogue{said}"
-    assert found == (Verdict(RunStatus.COMPLETED, "coverage", cause) if said else DONE)
+    assert found == (Verdict(RunStatus.COMPLETED, "coverage", cause, EndedBy.SERVICE) if said else DONE)
 
 
 def test_only_what_completed_is_judged_and_what_was_partial_says_so() -> None:

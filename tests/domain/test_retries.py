@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.clusters.kubernetes.jobs.container import _memory_text as memory_text
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, completed
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources, parse_memory
 from crawler_lifecycle.domain.retries import (
@@ -35,14 +36,34 @@ def next_try(policy: Retries, ended: Ended, used: int, budget: int) -> NextTry |
     return whole_next_try(resolved(policy, None, Retries()), ended, used, budget)
 
 
+#: Who ends with an outcome of ours, if nobody else says it.
+ENDED_BY = {outcome: ended_by for ended_by, outcome in WORDS.values() if outcome}
+ENDED_BY |= dict.fromkeys(("cancelled", "cancel_timeout"), EndedBy.PERSON)
+ENDED_BY |= dict.fromkeys(("start_timeout", "timed_out", "cancelled (stalled)"), EndedBy.LIMIT)
+ENDED_BY |= {"deploy_failed": EndedBy.SERVICE}
+ENDED = [outcome for outcome, by in ENDED_BY.items() if (by, outcome) not in WORDS.values()]
+
+
 def end(outcome: str, code: int | None = None, retry: int = 0, memory: str | None = None) -> Ended:
-    return Ended(outcome, code, retry, f"run/0/{retry}", memory)
+    return Ended(outcome, code, retry, f"run/0/{retry}", ENDED_BY.get(outcome, EndedBy.CRAWLER), memory)
 
 
-def test_every_outcome_is_retried_by_a_word_or_never() -> None:
-    named = {outcome for outcomes in WORDS.values() for outcome in outcomes}
-    assert named | NEVER == set(OUTCOMES)
-    assert not named & NEVER
+@pytest.mark.parametrize("outcome", sorted(OUTCOMES - {"banned", *NEVER}))
+def test_a_word_of_a_crawler_is_a_failure_of_its_own_and_no_other(outcome: str) -> None:
+    said = Ended(outcome, 1, 0, "run/0/0", EndedBy.CRAWLER)
+    assert isinstance(next_try(Retries(on=["failed"]), said, 0, 10), NextTry)
+    every_other = Retries(on=[word for word in WORDS if word != "failed"])
+    assert next_try(every_other, said, 0, 10) == "failed is not in retries.on"
+
+
+@pytest.mark.parametrize("ended_by", [EndedBy.PERSON, EndedBy.SERVICE])
+@pytest.mark.parametrize("outcome", sorted(OUTCOMES))
+def test_what_a_person_or_we_ended_is_never_retried(outcome: str, ended_by: EndedBy) -> None:
+    assert next_try(ALL, Ended(outcome, 1, 0, "run/0/0", ended_by), 0, 10) == f"{outcome} is never retried"
+
+
+def test_an_end_that_an_older_build_recorded_is_retried_by_its_outcome() -> None:
+    assert isinstance(next_try(DEFAULT, Ended("evicted", 137, 0, "run/0/0", None), 0, 10), NextTry)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +81,7 @@ def test_every_outcome_is_retried_by_a_word_or_never() -> None:
         (ALL, end("failed", 4), "exit 4 is final"),
         (ALL, end("failed", 17), "exit 17 is final"),
         (dataclasses.replace(ALL, final_exits=[9]), end("interrupted", 9), "exit 9 is final"),
-        *((ALL, end(outcome), f"{outcome} is never retried") for outcome in sorted(NEVER)),
+        *((ALL, end(outcome), f"{outcome} is never retried") for outcome in [*ENDED, *NEVER]),
         (Retries(max=0), end("lost"), "retries.max is 0"),
     ],
 )

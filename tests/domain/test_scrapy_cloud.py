@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import Job
 from crawler_lifecycle.domain.managers.scrapy_cloud import (
@@ -121,7 +122,8 @@ def test_the_outcome_is_that_of_the_task_of_a_single_process_run() -> None:
     assert outcome_of(run(RunStatus.FAILED, "deploy_failed"), [task(None)]) == "deploy_failed"
     assert outcome_of(run(RunStatus.FAILED, "partial", multi=True), [task("cancel_timeout")]) == "partial"
     assert outcome_of(run(RunStatus.PROCESSING, None), [task("finished")]) is None
-    assert outcome_of(run(RunStatus.FAILED, "coverage"), [task("finished")]) == "coverage"
+    judged = dataclasses.replace(run(RunStatus.FAILED, "coverage"), ended_by=EndedBy.SERVICE)
+    assert outcome_of(judged, [task("finished")]) == "coverage"
 
 
 def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:
@@ -141,12 +143,12 @@ def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:
 
 
 def test_what_is_never_retried() -> None:
-    assert never_retried("cancelled", [None])
-    assert never_retried("deploy_failed", [])
-    assert never_retried("failed", [0, 17])
-    assert never_retried("failed", [4])
-    for outcome in ("cancel_timeout", "cancelled (stalled)", "timed_out", "lost", "failed", "banned"):
-        assert not never_retried(outcome, [1, 11, 137, None]), outcome
+    assert never_retried(EndedBy.PERSON, [None])
+    assert never_retried(EndedBy.SERVICE, [])
+    assert never_retried(EndedBy.CRAWLER, [0, 17])
+    assert never_retried(EndedBy.CRAWLER, [4])
+    for ended_by in (EndedBy.LIMIT, EndedBy.CLUSTER, EndedBy.CRAWLER, None):
+        assert not never_retried(ended_by, [1, 11, 137, None]), ended_by
 
 
 def test_metadata_has_these_keys_and_no_others() -> None:

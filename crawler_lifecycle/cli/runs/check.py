@@ -18,7 +18,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, Project
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document
+from crawler_lifecycle.subjects import TERMINAL, Document, was_stopped
 
 from .texts import RUN, Arguments, Crawler, Settings, required
 
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
     @property
     def stopped(self) -> bool:
         """True if our stop ended it, also if it had to be killed."""
-        return self.ended and self.run.get("outcome") in STOPPED
+        return was_stopped(self.run)
 
     @property
     def counts(self) -> Counts:

@@ -12,6 +12,7 @@ TASKS = (
     Column("Attempt", of("attempt"), right=True),
     Column("Status", of("status")),
     Column("Outcome", of("outcome")),
+    Column("Ended by", of("ended_by"), wide=True),
     Column("Exit", exit_of),
     Column("Pages", count("pages"), right=True),
     Column("Per min", pace, right=True),

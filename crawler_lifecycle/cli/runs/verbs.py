@@ -13,6 +13,7 @@ from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say, time_of
 from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Project, Proof, Reason, Search, Sort, Yes
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.subjects import POOL, plain
 
 from . import tables
@@ -37,6 +38,7 @@ def list_runs(
     crawler: Annotated[str | None, Parameter(help="only runs of this crawler")] = None,
     trigger: Annotated[str | None, Parameter(help="scheduled, manual or api")] = None,
     outcome: Annotated[str | None, Parameter(help="finished, cancelled, failed …")] = None,
+    ended_by: Annotated[EndedBy | None, Parameter(help="who ended it")] = None,
     tag: Annotated[list[str] | None, Parameter(help="only runs with this tag; repeat it for several tags")] = None,
     pool: Annotated[str | None, Parameter(help="only runs of this pool")] = None,
     flow: Annotated[str | None, Parameter(help="only runs of this flow")] = None,
@@ -61,6 +63,7 @@ def list_runs(
         "crawler": crawler,
         "trigger": trigger,
         "outcome": outcome,
+        "ended_by": ended_by,
         "tag": tag,
         "pool": pool,
         "flow_id": flow,

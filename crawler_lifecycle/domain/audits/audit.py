@@ -270,6 +270,7 @@ class RecordedTask:
     exit_code: int | None = None
     exit_signal: int | None = None
     outcome: str | None = None
+    ended_by: str | None = None
 
     @property
     def run(self) -> RunRef:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
@@ -44,7 +45,7 @@ _PARENT = (
     "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
     "End it by an audit (crawlctl audit --end-unknown); a start with the same id then begins it again"
 )
-_REFUSED = "deploy_failed"
+_REFUSED = (EndedBy.SERVICE, "deploy_failed")
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
 _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
@@ -222,7 +223,7 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
     if seen.uid is None or seen.stray or seen.uid == recorded.uid:
         return False
     numbered = seen.task_id is not None and seen.task_id != recorded.task_id
-    return recorded.uid is not None or recorded.outcome == _REFUSED or numbered
+    return recorded.uid is not None or (recorded.ended_by, recorded.outcome) == _REFUSED or numbered
 
 
 def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
@@ -284,6 +285,7 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
         "recorded": recorded.status,
         "truth": str(ending.status),
         "outcome": ending.outcome,
+        "ended_by": ending.ended_by,
         "cause": ending.cause,
         "exit_code": end.exit_code,
         "signal": end.signal,

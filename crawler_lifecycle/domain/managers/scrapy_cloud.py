@@ -9,6 +9,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import RunRequest, Trigger
@@ -17,8 +18,8 @@ from .manager import FAILED_OUTCOMES, Job
 
 #: The bounds of a job's units.
 UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
-#: Outcomes that are not retried: a person stopped the run, or the scheduler service refused it.
-_FINAL_OUTCOMES = ("cancelled", "deploy_failed")
+#: Who ended what is not retried: a person stopped the run, or we refused it.
+_FINAL = (EndedBy.PERSON, EndedBy.SERVICE)
 #: Exit codes that are not retried: the crawler reports a bad configuration (4) or a fatal error (17).
 _FINAL_EXIT_CODES = (4, 17)
 #: Our own outcomes of FAILED runs. A failed crawler may also report any other outcome.
@@ -96,9 +97,9 @@ def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: A
     return replace(own, tags=list(job.tags), priority=job.priority or own.priority, pool=job.pool, **more)
 
 
-def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:
+def never_retried(ended_by: str | None, exit_codes: Iterable[int | None]) -> bool:
     """Return whether an end is never retried. ``exit_codes``: the exit codes of the run's tasks."""
-    return outcome in _FINAL_OUTCOMES or any(code in _FINAL_EXIT_CODES for code in exit_codes)
+    return ended_by in _FINAL or any(code in _FINAL_EXIT_CODES for code in exit_codes)
 
 
 def _times(quantity: str | None, times: int) -> str | None:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import quote
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.last_words import printable
 
 #: The most characters of a title, of a cause and of the line with the counts.
@@ -57,6 +58,7 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
     plural, _, key = subject.partition("/")
     name = f"{key} of {body.get('crawler')}" if plural == "runs" else str(body.get("name") or key)
     status, outcome = str(body.get("status") or body.get("state")), body.get("outcome")
+    stopped = body.get("ended_by") == EndedBy.PERSON
     words = _WORDS.get(type, f"{status} ({outcome})" if outcome else status)
     cause = next((body[one] for one in _CAUSES if isinstance(body.get(one), str)), "")
     if type == "webhook.test":
@@ -70,7 +72,7 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
         _cut(cause, CAUSE_MAX),
         _cut(line, LINE_MAX),
         f"{page.rstrip('/')}/{plural}/{where}" if page else None,
-        status in _BAD or type.endswith(_TROUBLES),
+        (status in _BAD and not stopped) or type.endswith(_TROUBLES),
     )
 
 

@@ -53,6 +53,7 @@ FILTERS: Mapping[str, str] = {
     "flows": "flow_id",
     "statuses": "status",
     "outcomes": "outcome",
+    "ended_by": "ended_by",
 }
 
 
@@ -103,6 +104,7 @@ class WebhookSpec:
     flows: list[str] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
+    ended_by: list[str] = field(default_factory=list)
     kind: str = WEBHOOK
 
     def __post_init__(self) -> None:
@@ -166,7 +168,8 @@ class WebhookSpec:
 
 def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
     """Return the fields of an event that filters test. They come from its body and from the run it is about."""
-    own = {name: body[name] for name in ("crawler", "flow_id", "status", "outcome") if body.get(name) is not None}
+    names = ("crawler", "flow_id", "status", "outcome", "ended_by")
+    own = {name: body[name] for name in names if body.get(name) is not None}
     state = {} if body.get("state") is None else {"status": body["state"]}
     return {**state, **own, **(run or {})}
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.waiting import Wait
@@ -89,6 +90,7 @@ class RunFilters(Searched):
     pool: str | None = None
     trigger: Trigger | None = None
     outcome: str | None = None
+    ended_by: EndedBy | None = None
     flow_id: str | None = None
     parent: str | None = None
     tag: Annotated[list[str], Field(default_factory=list, max_length=10)]

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
 
 from crawler_lifecycle.clock import Clock
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manager_workflow_id
 from crawler_lifecycle.domain.projects import narrowed
@@ -105,6 +106,8 @@ class Manager(BaseModel):
     argv: list[str]
     status: RunStatus
     outcome: str | None
+    ended_by: EndedBy | None
+    """Who ended it: ``person`` (a stop), ``crawler`` (its class) or ``service``; null: it lives."""
     cause: str | None
     attempt: int
     live: int

@@ -167,6 +167,8 @@ class Run(BaseModel):
     status: RunStatus
     stage: str
     outcome: str | None
+    ended_by: str | None
+    """Who ended it: crawler, person, limit, cluster or service; null: it lives, or an older build ended it."""
     cause: str | None
     attempt: int
     multi: bool

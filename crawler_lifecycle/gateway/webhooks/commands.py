@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import (
     ALERTS,
@@ -54,6 +55,7 @@ class PutWebhook(StrictBody):
     flows: Values = Field(default_factory=list)
     statuses: Values = Field(default_factory=list)
     outcomes: Values = Field(default_factory=list)
+    ended_by: Annotated[list[EndedBy], Field(max_length=5)] = Field(default_factory=list)
     requested_by: Person | None = None
     project: str | None = None
     """A webhook of a caller of all projects gets the events of all, or of the one that is named here."""

@@ -55,8 +55,18 @@ def manager_row(row: Row) -> ManagerRow:
         over=row["is_over"],
         leave=row["leave_runs"],
         stop=stop_of(row),
+        ended_by=ended_by(row),
         counts=counts_of(row),
     )
+
+
+def ended_by(row: Row) -> EndedBy | None:
+    """Return who ended the manager: a stop, its class, or we ourselves; ``None``: it lives."""
+    if not RunStatus(row["status"]).terminal:
+        return None
+    # A close reason of its class may be any text, also this one.
+    stopped = row["stop_requested_at"] is not None and row["outcome"] == "cancelled"
+    return EndedBy.PERSON if stopped else EndedBy.CRAWLER if row["is_over"] else EndedBy.SERVICE
 
 
 def counts_of(row: Row) -> ManagerCounts:
@@ -132,7 +142,7 @@ def ended_row(row: Row, run: JobRun | None) -> Ended:
         attempt=1 if run is None else run.row.attempt,
         bad=run is None or run.row.status != RunStatus.COMPLETED,
         outcome=outcome,
-        retryable=not never_retried(outcome, exit_codes),
+        retryable=not never_retried(EndedBy.SERVICE if run is None else run.row.ended_by, exit_codes),
         metadata=metadata_of(row, run),
         tries=row["hook_tries"],
     )

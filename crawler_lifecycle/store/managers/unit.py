@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
 
 from .queries import jobs_that_live
-from .rows import counts_of
+from .rows import counts_of, ended_by
 from .tables import manager, manager_log
 
 
@@ -70,7 +70,8 @@ class ManagerUnit(RowUnit):
             counts = counts.settled(jobs_that_live(self.conn, [self.id]).get(self.id, 0))
         jobs = {state: n for state, n in counts.by_state.items() if n}
         names = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
-        return {"jobs": jobs, "counts": {name: self.row[name] for name in names}}
+        counted = {name: self.row[name] for name in names}
+        return {"jobs": jobs, "counts": counted, "ended_by": ended_by(self.row)}
 
 
 class ManagerPart(OwnedPart[ManagerUnit]):

@@ -31,8 +31,8 @@ PAGE = CHUNK
 
 _ENDED = [
     task_history.c[name]
-    for name in ["task_id", "task_index", "attempt", "outcome", "cause", "exit_code", "args", "retry", "memory", "node"]
-]
+    for name in ["task_id", "task_index", "attempt", "outcome", "ended_by", "cause", "exit_code", "args", "retry"]
+] + [task_history.c.memory, task_history.c.node]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.LOST.value)
 
 
@@ -118,7 +118,7 @@ def _decide(
     notes = []
     for row in ended:
         key = f"{unit.ref}/{row['task_index']}/{row['attempt']}"
-        of = Ended(row["outcome"], row["exit_code"], row["retry"], key, row["memory"])
+        of = Ended(row["outcome"], row["exit_code"], row["retry"], key, row["ended_by"], row["memory"])
         decision = decide(of, used + len(again))
         if isinstance(decision, NextTry):
             again.append((row, decision))

@@ -171,7 +171,7 @@ class TaskReader(StorePart):
 def recorded() -> Select[Any]:
     t, r = task_history.c, run_history.c
     columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
-    return select(*columns, t.outcome, r.run_uid, r.status.label("run_status")).join_from(
+    return select(*columns, t.outcome, t.ended_by, r.run_uid, r.status.label("run_status")).join_from(
         task_history, run_history, r.run_id == t.run_id
     )
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.projects import limited
-from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus, Stage, Trigger
+from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.schedules.definition import due_request_id
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.ports.runs import BriefRun, Fence, RecentRun, RunRow
@@ -55,7 +56,7 @@ def many(world: World) -> list[RunRow]:
 def fits(row: RunRow, wanted: Mapping[str, Any]) -> bool:
     plain = all(
         getattr(row, name) == wanted[name]
-        for name in ("stage", "crawler", "trigger", "outcome", "flow_id", "parent")
+        for name in ("stage", "crawler", "trigger", "outcome", "ended_by", "flow_id", "parent")
         if name in wanted
     )
     tags = [tag.replace("\ud800", "?").rstrip() for tag in row.request["tags"]]  # type: ignore[attr-defined]
@@ -79,6 +80,7 @@ def any_filter(chosen: random.Random, rows: list[RunRow]) -> dict[str, Any]:
         "crawler": chosen.choice(["services", "sitemap", "nobody"]),
         "trigger": chosen.choice(list(Trigger)).value,
         "outcome": chosen.choice(["finished", "failed"]),
+        "ended_by": chosen.choice(["crawler", "person", "cluster"]),
         "flow_id": chosen.choice(["flow-1", "Flow-1"]),
         "parent": chosen.choice(["parent-1", "Parent-1"]),
         "tags": chosen.sample(TAGS, chosen.choice([1, 1, 2])),
@@ -127,7 +129,7 @@ def runs_are_counted_by_hour(world: World, many: list[RunRow]) -> None:
     expected = Counter[str]()
     for row in many:
         if since <= row.created_at < since + timedelta(hours=3):
-            stopped = "stopped" if row.outcome in STOPPED_OUTCOMES else "failed"
+            stopped = "stopped" if row.ended_by == EndedBy.PERSON else "failed"
             expected[{"COMPLETED": "completed", "FAILED": stopped}.get(row.status, "open")] += 1
     assert world.store.runs.runs_between(since, since + timedelta(hours=3)) == expected
     assert expected.total()
@@ -137,13 +139,13 @@ def the_ends_of_a_crawler_are_counted(world: World, many: list[RunRow]) -> None:
     for since in (START - CLOCK_SLACK, *(row.created_at + timedelta(microseconds=1) for row in many[::7])):
         mine = [row for row in many if row.crawler == "services" and row.created_at >= since]
         failed = [row for row in mine if row.status is RunStatus.FAILED]
-        told = Counter(row.outcome for row in failed if row.outcome not in STOPPED_OUTCOMES)
+        told = Counter((row.outcome, row.ended_by) for row in failed if row.ended_by != EndedBy.PERSON)
         found = world.store.runs.ends_of("services", since, 9)
         assert (found.completed, found.failed) == (sum(row.status == "COMPLETED" for row in mine), len(failed))
         assert found.stopped == found.failed - told.total()
-        assert Counter({one.outcome: runs for runs, one in found.failures}) == told
+        assert Counter({(one.outcome, one.ended_by): runs for runs, one in found.failures}) == told
         for _, one in found.failures:
-            newest = next(row for row in failed if row.outcome == one.outcome)
+            newest = next(row for row in failed if (row.outcome, row.ended_by) == (one.outcome, one.ended_by))
             assert (one.run_id, one.cause) == (newest.run_id, newest.cause)
     assert world.store.runs.ends_of("services", START - CLOCK_SLACK, 0).failures == []
 

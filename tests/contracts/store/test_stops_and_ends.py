@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, WAITING_FOR_START
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
@@ -240,8 +241,8 @@ def test_the_verdict_is_passed_once(world: World) -> None:
     assert (moved.from_status, moved.cluster_time, moved.lag_ms) == ("PROCESSING", last_end, 0)
     assert moved.evidence["tasks"] == {"SUCCEEDED": 2, "FAILED": 1}
     assert world.store.deployment.ended_groups(fence.run_id) == [
-        EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom", alike=1),
-        EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0"),
+        EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom", 1, EndedBy.CRAWLER),
+        EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0", ended_by=EndedBy.CRAWLER),
     ]
 
 
@@ -371,6 +372,7 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
         "status": "COMPLETED",
         "stage": "completion",
         "outcome": "finished",
+        "ended_by": "crawler",
         "tasks": {"SUCCEEDED": 1},
         "pages": 10,
         "items": 5,

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.clock import Clock
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
@@ -41,9 +42,9 @@ CHOOSER = Chooser(
     "Crawler, tag, flow, argument, number",
     facets={
         **{"status": "Status", "crawler": "Crawler", "outcome": "Outcome", "tag": "Tag", "flow_id": "Flow"},
-        **{"pool": "Pool", "trigger": "Trigger"},
+        **{"pool": "Pool", "trigger": "Trigger", "ended_by": "Ended by"},
     },
-    values={"status": list(RunStatus), "trigger": list(Trigger)},
+    values={"status": list(RunStatus), "trigger": list(Trigger), "ended_by": list(EndedBy)},
     sorts={name: name.capitalize() for name in SORTS} | {"verified_at": "Checked", "started_at": "Started"},
     presets={
         **{"All": {}, "Live": {"status": LIVE}, "Failed": {"status": ["FAILED"]}},

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.gateway.page.parts.rendering import number, span
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
 from crawler_lifecycle.ports.runs import TaskRow
-from crawler_lifecycle.subjects import STOPPED, TERMINAL
+from crawler_lifecycle.subjects import TERMINAL
 
 #: The size of the picture: its width, the room for names, the height of a row, and the room for the two rows of a lane.
 WIDTH, NAMES, ROW, LANE = 960, 70, 16, 62
@@ -84,7 +85,7 @@ def sentence(run: RunDetail) -> str:
     after = f" after {span((run.ended_at - run.started_at).total_seconds())}" if run.ended_at and run.started_at else ""
     if run.status == "COMPLETED":
         return f"It completed{after}."
-    if run.status == "FAILED" and run.outcome in STOPPED:
+    if run.status == "FAILED" and run.ended_by == EndedBy.PERSON:
         return f"It was stopped{after}."
     if run.status == "FAILED":
         return f"It failed{after}" + (f", {counted}." if len(run.tasks) > 1 else ".")
