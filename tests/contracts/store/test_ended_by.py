@@ -1,0 +1,142 @@
+"""Who ended a run: every part of ours that tells stopped, failed and good apart follows it, and no word changes it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.cli.subjects import verdict as exit_of_wait
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, run_subject
+from crawler_lifecycle.domain.retries import NEVER, Ended, NextTry, Retries, next_try, resolved
+from crawler_lifecycle.domain.run import LIMIT_STOPS, OUTCOMES, RunStatus, StopIntent
+from crawler_lifecycle.domain.task import End, Phase
+from crawler_lifecycle.domain.webhooks.alerts import alert_of
+from crawler_lifecycle.gateway.page.crawlers import bars
+from crawler_lifecycle.ports.runs import Fence, RunRow
+from crawler_lifecycle.subjects import status_word
+
+from .world import World, seen
+
+CODES = (0, 1, 2, 5, 137)
+#: A word that nobody else says.
+OWN = "too_few_results"
+#: Words of a crawler about itself, which decide whether another try makes sense, or whether its exit 0 is a success.
+ABOUT_ITSELF = ("banned", *NEVER)
+WORDS = sorted(OUTCOMES.difference(ABOUT_ITSELF))
+POLICY = resolved(Retries(on=["interrupted", "evicted", "lost", "oom", "failed"]), None, Retries())
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the surfaces make of an ended run."""
+
+    status: RunStatus
+    ended_by: str | None
+    colour: str
+    bar: str
+    code: Exit | None
+    alarm: bool
+    attention: bool
+    counted_stopped: int
+    tried_again: bool
+
+
+def ended(world: World, request_id: str, end: End, stop: StopIntent | None = None) -> RunRow:
+    fence: Fence = world.executing(request_id, crawler=request_id, args={"n": request_id})
+    if stop is not None:
+        world.store.stops.record_stop(fence.run_id, stop, "s", fence)
+    tasks = world.store.looks.found_state(fence).tasks
+    world.look(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task in tasks])
+    return world.end(fence)
+
+
+def told(world: World, row: RunRow) -> Told:
+    [task] = world.store.tasks.list_tasks(row.run_id)
+    assert task.ended_by == row.ended_by
+    document = asdict(row)
+    [event] = [one for one in world.store.events.events_after(0, limit=100_000) if one.run_id == row.run_id][-1:]
+    assert event.body["ended_by"] == row.ended_by
+    tried = Ended(task.outcome, task.exit_code, 0, "k", task.ended_by)
+    attention = world.store.runs.list_runs(attention=True, crawler=row.crawler)
+    return Told(
+        row.status,
+        row.ended_by,
+        status_word(document),
+        bars(world.store.runs.recent_runs([row.crawler], 1))[0].kind,
+        exit_of_wait(document, "completed"),
+        alert_of(EVENT_RUN_ENDED, run_subject(row.run_id), event.body, None).bad,
+        bool(attention),
+        world.store.runs.ends_of(row.crawler, row.created_at - timedelta(hours=2), 5).stopped,
+        isinstance(next_try(POLICY, tried, 0, 10), NextTry),
+    )
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_no_word_of_a_crawler_changes_who_ended_it(world: World, code: int) -> None:
+    expected = told(world, ended(world, OWN, End(code, finish_reason=OWN, finished_at=world.clock.now)))
+    assert expected.ended_by == EndedBy.CRAWLER
+    assert not expected.counted_stopped
+    assert expected.attention == expected.alarm == (code != 0)
+    for n, word in enumerate(WORDS):
+        row = ended(world, f"{word.split()[0]}-{n}".replace("_", "-"), End(code, finish_reason=word))
+        assert row.outcome == word, "its word stays visible"
+        assert told(world, row) == expected, word
+    for word in ABOUT_ITSELF:
+        row = ended(world, word.replace("_", "-"), End(code, finish_reason=word))
+        assert row.ended_by == EndedBy.CRAWLER, word
+
+
+@pytest.mark.parametrize("word", [None, OWN, *WORDS])
+def test_a_stop_of_a_person_is_one_whatever_the_crawler_says(world: World, word: str | None) -> None:
+    for code in (1, 137):
+        row = ended(world, f"r{code}", End(code, finish_reason=word), world.stop())
+        found = told(world, row)
+        assert (found.ended_by, found.colour, found.bar) == (EndedBy.PERSON, "stopped", "stopped")
+        assert (found.code, found.alarm, found.attention) == (Exit.RUN_STOPPED, False, False)
+        assert (found.counted_stopped, found.tried_again) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("end", "limit", "ended_by"),
+    [
+        *((End(137, signal=9), limit, EndedBy.LIMIT) for limit in LIMIT_STOPS),
+        (End(137, signal=9), "failed", EndedBy.SERVICE),
+        (End(137, signal=9, reason="OOMKilled"), None, EndedBy.LIMIT),
+        (End(1, reason="Evicted"), None, EndedBy.LIMIT),
+        (End(143, disruption="evicted", message="drained"), None, EndedBy.CLUSTER),
+        (End(None, disruption="interrupted", message="its node is gone"), None, EndedBy.CLUSTER),
+        (End(143, reason="DeadlineExceeded"), None, EndedBy.CLUSTER),
+        (End(1, reason="StartError"), None, EndedBy.CRAWLER),
+    ],
+)
+def test_ends_of_others_need_attention_and_are_told_apart(
+    world: World, end: End, limit: str | None, ended_by: EndedBy
+) -> None:
+    stop = None if limit is None else StopIntent(world.clock.now, limit=limit)
+    found = told(world, ended(world, "r", end, stop))
+    assert (found.ended_by, found.colour, found.code) == (ended_by, "FAILED", Exit.RUN_FAILED)
+    assert found.attention
+    assert found.alarm
+    assert not found.counted_stopped
+    listed: dict[str, Any] = {"ended_by": ended_by.value}
+    assert [one.run_id for one in world.store.runs.list_runs(**listed)] == [1]
+    assert world.store.runs.list_runs(ended_by=EndedBy.PERSON) == []
+
+
+def test_what_we_refused_or_lost_is_told(world: World) -> None:
+    refused = world.run("refused")
+    world.deploy(refused, state="refused")
+    assert world.end(refused).ended_by == EndedBy.SERVICE
+    lost = world.executing("lost", crawler="lost")
+    [task] = world.store.looks.found_state(lost).tasks
+    world.look(lost, [seen(task, Phase.GONE, world.clock.now)])
+    assert world.end(lost).ended_by == EndedBy.CLUSTER
+    queued = world.run("queued", crawler="queued")
+    world.store.stops.record_stop(queued.run_id, world.stop(), "s", queued)
+    world.store.stops.cancel_queued(queued, world.clock.now)
+    assert world.end(queued).ended_by == EndedBy.PERSON
