@@ -19,6 +19,7 @@ RUN: dict[str, Any] = {
     "owner_workflow_id": "crawl/operations/nightly-7",
     "owner_run_id": "0190",
     "outcome": None,
+    "ended_by": None,
     "cause": None,
     "request": {
         **{
@@ -50,6 +51,7 @@ COMPLETED = RUN | {
     "status": "COMPLETED",
     "stage": "completion",
     "outcome": "finished",
+    "ended_by": "crawler",
     "cause": "All 2 tasks succeeded",
     "fields": {"items": 3977, "shares": {"price": 0.9812, "title": 1.0, "odd\x1b[2J": 0.0}},
     "ended_at": "2026-11-20T11:59:58Z",
@@ -58,12 +60,14 @@ COMPLETED = RUN | {
 FAILED = COMPLETED | {
     "status": "FAILED",
     "outcome": "killed by oom",
+    "ended_by": "limit",
     "cause": "Out of memory (limit 512Mi), exit 137",
 }
 RESUMED = RUN | {"status": "INITIALIZING", "stage": "initiation", "attempt": 2, "owner_run_id": None}
 STOPPED = COMPLETED | {
     "status": "FAILED",
     "outcome": "cancelled",
+    "ended_by": "person",
     "cause": "Stopped by eve: wrong site",
     "stop": {
         "requested_at": "2026-11-20T11:58:00Z",
@@ -82,6 +86,7 @@ TASKS: list[dict[str, Any]] = [
         "task_index": 0,
         "status": "SUCCEEDED",
         "outcome": "finished",
+        "ended_by": "crawler",
         "cause": None,
         "reason": None,
         "args": {"letters": "a-f"},
@@ -101,6 +106,7 @@ TASKS: list[dict[str, Any]] = [
         "task_index": 1,
         "status": "FAILED",
         "outcome": "failed",
+        "ended_by": "crawler",
         "cause": "Killed by signal 9, which nobody of us sent\x1b[2J",
         "reason": None,
         "args": {"letters": "g-z"},
@@ -276,6 +282,7 @@ MANAGER: dict[str, Any] = {
     "argv": ["operations", "--max-running-jobs", "20"],
     "status": "PROCESSING",
     "outcome": None,
+    "ended_by": None,
     "cause": None,
     "attempt": 1,
     "live": 20,
@@ -309,6 +316,7 @@ MANAGER: dict[str, Any] = {
 MANAGER_ENDED = MANAGER | {
     "status": "FAILED",
     "outcome": "cancelled",
+    "ended_by": "person",
     "cause": "Stopped by eve: wrong list\x1b[2J",
     "live": 0,
     "waiting": None,
@@ -323,6 +331,7 @@ JOB: dict[str, Any] = {
     "job": {"spider": "operations", "spider_args": {"letters": "a-f"}, "job_settings": {}, "tags": ["night"]},
     "run_id": 7,
     "outcome": "finished",
+    "ended_by": "crawler",
     "error": None,
 }
 LEFT_OUT = JOB | {

@@ -41,6 +41,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
     facts = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
         ("status", f"{status_words(run)}, stage {run.get('stage')}"),
+        ("ended by", clean(run.get("ended_by"))),
         ("cause", clean(run.get("cause"))),
         ("deleted", clean(deletion_words(run["deleted"])) if run.get("deleted") else ""),
         ("truth", truth_words(run)),

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, case, insert, select, update
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.domain.names import EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE_SKIPPED, schedule_subject
@@ -27,11 +28,11 @@ from .tables import schedule, schedule_due
 
 BEGINS = [one.value for one in Decision if one.begins]
 _s, _d = schedule.c, schedule_due.c
-#: The table, the key column and the state column of each kind of target.
+#: The key column, the state column and the condition "a person stopped it" of each kind of target.
 _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
-    TargetKind.RUN: (run_history, run_history.c.run_id, run_history.c.status),
-    TargetKind.MANAGER: (manager, manager.c.manager_id, manager.c.status),
-    TargetKind.GRAPH: (graph, graph.c.graph_id, graph.c.state),
+    TargetKind.RUN: (run_history.c.run_id, run_history.c.status, run_history.c.ended_by == EndedBy.PERSON),
+    TargetKind.MANAGER: (manager.c.manager_id, manager.c.status, manager.c.stop_requested_at.is_not(None)),
+    TargetKind.GRAPH: (graph.c.graph_id, graph.c.state, graph.c.state == GraphState.CANCELLED),
 }
 OVER = {one.value for one in RunStatus if one.terminal} | {one.value for one in GraphState if one.final}
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
@@ -216,9 +217,18 @@ def decided_after(previous: Row | None, now: datetime) -> datetime:
 
 def target_status(conn: Connection, firing: Row) -> str | None:
     """Return the status of a firing's target; ``None``: the target does not exist any more."""
-    _, key, state = _TARGETS[TargetKind(firing["target_kind"])]
+    key, state, _ = _TARGETS[TargetKind(firing["target_kind"])]
     found: str | None = conn.execute(select(state).where(key == firing["target_id"])).scalar_one_or_none()
     return found
+
+
+def has_failed(conn: Connection, firing: Row) -> bool:
+    """Return whether a firing began nothing, or its target has ended badly and no person stopped it."""
+    if firing["decision"] == Decision.FAILED or firing["target_id"] is None:
+        return bool(firing["decision"] == Decision.FAILED)
+    key, state, stopped = _TARGETS[TargetKind(firing["target_kind"])]
+    found = conn.execute(select(state, stopped).where(key == firing["target_id"])).one_or_none()
+    return found is not None and found[0] in OVER - GOOD and not found[1]
 
 
 def is_live(conn: Connection, firing: Row) -> bool:
@@ -238,7 +248,7 @@ def status_column() -> Any:
             _d.target_kind == kind,
             select(state).where(key == _d.target_id).correlate(schedule_due).scalar_subquery(),
         )
-        for kind, (_, key, state) in _TARGETS.items()
+        for kind, (key, state, _) in _TARGETS.items()
     ]
     return case(*whens).label("status")
 

@@ -199,7 +199,6 @@ class ScheduleStore(StorePart):
         """Pause the schedule if its last targets all failed. Returns the reason; ``None``: it was not paused."""
         if spec.pause_after_failures is None:
             return None
-        failed: list[bool] = []
         newest = (
             select(schedule_due)
             .where(_d.schedule_id == row["schedule_id"], _d.due_id > row["failures_after"])
@@ -207,11 +206,7 @@ class ScheduleStore(StorePart):
             .order_by(_d.due_id.desc())
             .limit(spec.pause_after_failures)
         )
-        for firing in conn.execute(newest).mappings().all():
-            status = None if firing["target_id"] is None else firings.target_status(conn, firing)
-            failed.append(
-                firing["decision"] == Decision.FAILED or (status in firings.OVER and status not in firings.GOOD)
-            )
+        failed = [firings.has_failed(conn, firing) for firing in conn.execute(newest).mappings().all()]
         why = too_many_failures(failed, spec.pause_after_failures)
         if why is not None:
             change_row(conn, schedule, row, {"paused_at": self._clock(), "pause_reason": why})

@@ -12,7 +12,7 @@ from tests.cli.cli_answers import MANAGER, MANAGER_ENDED, PLAN
 from tests.cli.cli_support import Crawlctl
 
 COMPLETED = MANAGER | {"status": "COMPLETED", "outcome": "finished", "ended_at": "2026-11-20T11:59:58Z", "live": 0}
-FAILED = COMPLETED | {"status": "FAILED", "outcome": "failed"}
+FAILED = COMPLETED | {"status": "FAILED", "outcome": "failed", "ended_by": "crawler"}
 
 
 def body(route: respx.Route) -> object:

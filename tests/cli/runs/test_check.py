@@ -17,8 +17,8 @@ from tests.cli.cli_support import Crawlctl
 ENTRY: dict[str, Any] = {"name": "shop", "resumable": True, "args": {}, "limits": {"stop_grace_s": 2}}
 ENTRY |= {"stop_signal": "SIGTERM"}
 SHUTDOWN = 'half a line{"crawl_progress": {"pages": 9, "finish_reason": "shutdown"}}\n'
-FINISHED: dict[str, Any] = {"status": "COMPLETED", "outcome": "finished"}
-CANCELLED: dict[str, Any] = {"status": "FAILED", "outcome": "cancelled"}
+FINISHED: dict[str, Any] = {"status": "COMPLETED", "outcome": "finished", "ended_by": "crawler"}
+CANCELLED: dict[str, Any] = {"status": "FAILED", "outcome": "cancelled", "ended_by": "person"}
 EXPORT: dict[str, Any] = {"attempt": 1, "status": "exported", "files": 2, "bytes": 300, "error": None}
 ALL = ["executes", "counters", "stop", "last words", "resume", "goes on", "end", "items", "files"]
 

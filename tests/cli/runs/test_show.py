@@ -126,21 +126,22 @@ def test_quiet_leaves_only_data(gateway: respx.MockRouter, crawlctl: Crawlctl) -
 
 
 @pytest.mark.parametrize(
-    ("status", "outcome", "word"),
+    ("status", "outcome", "ended_by", "word"),
     [
-        ("FAILED", "cancelled", "stopped"),
-        ("FAILED", "cancel_timeout", "stopped"),
-        ("FAILED", "cancelled (stalled)", "FAILED"),
-        ("FAILED", "failed", "FAILED"),
-        ("STOPPING", None, "STOPPING"),
-        ("COMPLETED", "finished", "COMPLETED"),
+        ("FAILED", "cancelled", "person", "stopped"),
+        ("FAILED", "cancel_timeout", "person", "stopped"),
+        ("FAILED", "cancelled", "crawler", "FAILED"),
+        ("FAILED", "cancelled (stalled)", "limit", "FAILED"),
+        ("FAILED", "failed", "crawler", "FAILED"),
+        ("STOPPING", None, None, "STOPPING"),
+        ("COMPLETED", "cancelled", "crawler", "COMPLETED"),
     ],
 )
 def test_a_run_that_somebody_stopped_looks_like_no_failure(
-    gateway: respx.MockRouter, crawlctl: Crawlctl, status: str, outcome: str | None, word: str
+    gateway: respx.MockRouter, crawlctl: Crawlctl, status: str, outcome: str | None, ended_by: str | None, word: str
 ) -> None:
     """For people; whoever reads JSON gets what is on record."""
-    run = COMPLETED | {"status": status, "outcome": outcome}
+    run = COMPLETED | {"status": status, "outcome": outcome, "ended_by": ended_by}
     gateway.get("/v1/runs").mock(return_value=httpx.Response(200, json={"runs": [run], "next_page_token": None}))
     shown = crawlctl("list", "-o", "table").out.splitlines()[1].split()
     assert word in shown

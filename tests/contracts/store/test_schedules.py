@@ -248,6 +248,18 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
     assert row.ended_at == clock.now
 
 
+def test_a_stop_of_a_person_is_no_failure_of_a_schedule(store: Store, world: World, clock: Clock) -> None:
+    made(store, pause_after_failures=2)
+    for n in range(2):
+        line, fence = due(store, clock.now), world.executing(f"r{n}")
+        store.schedules.due_begun(line.due_id, TargetRef(TargetKind.RUN, fence.run_id))
+        if n == 1:
+            store.stops.record_stop(fence.run_id, world.stop(), "s", fence)
+        assert world.finish(fence, failed=[0]).status == "FAILED"
+        clock.forward(60)
+    assert due(store, clock.now).decision is Decision.STARTED
+
+
 def test_what_a_person_asks_for_begins_one_after_the_other(store: Store, clock: Clock) -> None:
     """Old lines and new ones, in the order of their due times, and behind what was decided by a clock ahead."""
     s, row = store.schedules, made(store)

@@ -55,14 +55,14 @@ def test_each_number_of_a_crawler_is_that_of_its_list(world: World, browser: Tes
         start(browser, world, RunStatus(status), args={"page": str(n)})
     start(browser, world)
     with sqlite_files.connect(tmp_path / "runs.db") as database:
-        database.execute("UPDATE run_history SET outcome = 'cancelled' WHERE run_id = 8")
+        database.execute("UPDATE run_history SET outcome = 'cancelled', ended_by = 'person' WHERE run_id = 8")
         database.execute("UPDATE run_history SET outcome = 'oom', cause = 'Out of <memory>' WHERE run_id IN (1, 7)")
     world.clock.now = first
     page = browser.get("/crawlers/plain")
     said = words(page)
     assert "Last 9 runs" in said
     assert "7 days 66.7 % 2 2 1 30 days 57.1 % 4 4 1" in said
-    assert "oom 2 7 2 d ago Out of <memory>" in said
+    assert "oom by crawler 2 7 2 d ago Out of <memory>" in said
     assert "cancelled" not in said.partition("Why runs failed")[2], "a person wanted that"
     counted = re.findall(r'<td class="n"><a href="([^"]+)">(\d+)</a>', page.text)
     assert len(counted) == 6
