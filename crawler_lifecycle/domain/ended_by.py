@@ -1,4 +1,4 @@
-"""Who ended a task or a run."""
+"""The five that may end a task or a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EndedBy(StrEnum):
-    """Who ended a task or a run (the table is in docs/lifecycle.md, "Who ended it").
+    """The one who ended a task or a run (the table is in docs/lifecycle.md, "Who ended it").
 
     Colours, exit codes, lists, retries and alerts follow this value, and never an outcome: a crawler may report any
     text as its outcome, also one of ours.

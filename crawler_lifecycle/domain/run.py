@@ -313,7 +313,7 @@ class StopIntent:
 
     @property
     def ended_by(self) -> EndedBy:
-        """Who ended what this stop ends."""
+        """The one who ended what this stop ends."""
         if self.limit is None:
             return EndedBy.PERSON
         return EndedBy.LIMIT if self.limit in LIMIT_STOPS else EndedBy.SERVICE

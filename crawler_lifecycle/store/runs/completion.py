@@ -26,7 +26,7 @@ from crawler_lifecycle.store.base.outbox import facts, outbox_event
 from crawler_lifecycle.store.base.rows import Fault, unreadable
 
 from .live_counters import count_sums
-from .moves import forget_staged
+from .moves import OF_END, forget_staged
 from .pools import leave_line
 from .rows import run_row
 from .stops import note_acted
@@ -35,7 +35,6 @@ from .tasks import run_coverage
 from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks
 
 _NOTHING = Expected()
-_OF_END = ("outcome", "ended_by", "cause")
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
@@ -120,7 +119,7 @@ class CompletionStore(RunPart):
             unit.move_run(
                 verdict.status,
                 "stop" if unit.stop else "look",
-                {"tasks": dict(counts.by_status), **{name: getattr(verdict, name) for name in _OF_END}},
+                {"tasks": dict(counts.by_status), **{name: getattr(verdict, name) for name in OF_END}},
                 cluster_time=last_end,
                 outcome=verdict.outcome,
                 ended_by=verdict.ended_by,
@@ -139,7 +138,7 @@ class CompletionStore(RunPart):
             if unit.stop is not None:
                 note_acted(unit, unit.now)  # the run has ended, so no workflow has to act on the stop any more
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
-                stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", *_OF_END)
+                stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", *OF_END)
                 unit.append_event(EVENT_RUN_STOPPED, key, stopped)
             key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
             unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
@@ -191,7 +190,7 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
     """Return the body of the event ``run.ended``: the facts that data pipelines need."""
     names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status")
     return {
-        **facts(unit.run, *names, *_OF_END),
+        **facts(unit.run, *names, *OF_END),
         "tasks": counts.positive(),
         **facts(unit.run, "pages", "items", "errors", "started_at", "ended_at"),
         "supporting_files": archive_key(unit.ref, unit.attempt),

@@ -60,7 +60,7 @@ class Move:
 
 
 #: The columns of a task that say how it ended.
-_OF_END = ("outcome", "ended_by", "cause")
+OF_END = ("outcome", "ended_by", "cause")
 _SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
 _AS_BELIEVED = f"{_SAME_TASK} AND t.status = w.believed AND t.superseded_by IS NULL"
 
@@ -222,7 +222,7 @@ def move_tasks(
     with _remembered(unit):
         moved = _insert_all(unit, "task_change", source)
         columns = ("status", "status_since", *replace)
-        _apply(unit, columns, (*_OF_END, "ended_at", *fill), ("offered_until",), cas=True)
+        _apply(unit, columns, (*OF_END, "ended_at", *fill), ("offered_until",), cas=True)
     unit.changed = unit.changed or moved > 0
     return moved
 
@@ -294,7 +294,7 @@ def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Seque
     with _remembered(unit):
         if not _insert_all(unit, "task_finding", source):
             return
-        filled = (*_OF_END, *fill)
+        filled = (*OF_END, *fill)
         dialect = unit.conn.dialect.name
         statement = _copy(dialect, "task_finding", ("status", *replace), filled, ("offered_until",), cas=True)
         unit.conn.execute(statement, {"run_id": unit.run_id, "now": unit.dated})
@@ -303,6 +303,6 @@ def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Seque
 
 def _row(move: Move, **more: Any) -> dict[str, Any]:
     """Return the row of a worktable for this move."""
-    facts = {name: getattr(move, name) for name in ("task_id", "cluster_time", "correction", *_OF_END)}
+    facts = {name: getattr(move, name) for name in ("task_id", "cluster_time", "correction", *OF_END)}
     states = {"believed": move.before.value, "status": move.after.value, "evidence": move.evidence}
     return {**facts, **states, **move.values, **more}
