@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, Connection, inspect, text
+from sqlalchemy import Column, Connection, func, inspect, literal_column, select, text, update
+from sqlalchemy import column as sql_column
+from sqlalchemy import table as sql_table
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateColumn
 
@@ -99,11 +101,12 @@ def fill_column(table: str, key: str, column: str, value: str, where: str) -> No
     from alembic import op
 
     connection = op.get_bind()
-    last = connection.scalar(text(f"SELECT MAX({key}) FROM {table}")) or 0  # noqa: S608
-    page = f"{key} > :after AND {key} <= :through AND {column} IS NULL AND {where}"
-    change = text(f"UPDATE {table} SET {column} = {value} WHERE {page}")  # noqa: S608
+    rows = sql_table(table, sql_column(key), sql_column(column))
+    number, filled = rows.c[key], rows.c[column]
+    last = connection.scalar(select(func.max(number))) or 0
     for after in range(0, last, _ROWS):
-        connection.execute(change, {"after": after, "through": after + _ROWS})
+        page = (number > after, number <= after + _ROWS, filled.is_(None), text(where))
+        connection.execute(update(rows).where(*page).values({filled: literal_column(value)}))
         if connection.dialect.name != "sqlite":  # there the transaction is the lock
             connection.commit()
 
