@@ -25,24 +25,45 @@ Decision = Literal["started", "queued", "skipped_overlap", "paused", "missed", "
 
 @dataclass(frozen=True, slots=True)
 class TimeOptions:
-    """Options for the due times of a schedule, and for overlaps and late starts."""
+    """Options for the due times of a schedule, and for overlaps and late starts.
 
-    cron: Annotated[str | None, Parameter(help="minute hour day month weekday, in --time-zone")] = None
-    every: Annotated[int | None, Parameter(name="--every-s", help="seconds between due times")] = None
-    offset: Annotated[int | None, Parameter(name="--offset-s", help="seconds to add to each of these times")] = None
-    time_zone: Annotated[str | None, Parameter(help="zone of the IANA database; default: UTC")] = None
-    jitter: Annotated[int | None, Parameter(name="--jitter-s", help="random delay, up to this many seconds")] = None
-    start_at: Annotated[str | None, Parameter(help="no due times before, such as 2026-12-01T00:00Z")] = None
-    end_at: Annotated[str | None, Parameter(help="no due times after this time")] = None
-    exclude: Annotated[list[str] | None, Parameter(help="a date without due times; may be repeated")] = None
-    overlap: Annotated[
-        Literal["skip", "queue", "stop_previous", "allow"] | None,
-        Parameter(help="what to do while the previous one has not ended; default: skip"),
-    ] = None
-    catch_up: Annotated[
-        int | None, Parameter(name="--catch-up-s", help="seconds a start may be late; default: 600")
-    ] = None
-    pause_after_failures: Annotated[int | None, Parameter(help="pause after this many failures in a row")] = None
+    Parameters
+    ----------
+    cron
+        minute hour day month weekday, in --time-zone
+    every
+        seconds between due times
+    offset
+        seconds to add to each of these times
+    time_zone
+        zone of the IANA database; default: UTC
+    jitter
+        random delay, up to this many seconds
+    start_at
+        no due times before, such as 2026-12-01T00:00Z
+    end_at
+        no due times after this time
+    exclude
+        a date without due times; may be repeated
+    overlap
+        what to do while the previous one has not ended; default: skip
+    catch_up
+        seconds a start may be late; default: 600
+    pause_after_failures
+        pause after this many failures in a row
+    """
+
+    cron: str | None = None
+    every: Annotated[int | None, Parameter(name="--every-s")] = None
+    offset: Annotated[int | None, Parameter(name="--offset-s")] = None
+    time_zone: str | None = None
+    jitter: Annotated[int | None, Parameter(name="--jitter-s")] = None
+    start_at: str | None = None
+    end_at: str | None = None
+    exclude: list[str] | None = None
+    overlap: Literal["skip", "queue", "stop_previous", "allow"] | None = None
+    catch_up: Annotated[int | None, Parameter(name="--catch-up-s")] = None
+    pause_after_failures: int | None = None
 
     def given(self) -> dict[str, Any]:
         """Return the given options as fields of a definition. Cron and interval replace each other."""

@@ -36,18 +36,36 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """Options for the events of a webhook, and for the secrets of its signature. Each may be repeated."""
+    """Options for the events of a webhook, and for the secrets of its signature. Each may be repeated.
 
-    secret: Annotated[
-        list[str] | None, Parameter(help="env:NAME, a variable of webhook workers; give two during a change")
-    ] = None
-    event: Annotated[list[str] | None, Parameter(help="type of events, such as run.ended, run.*; default: all")] = None
-    crawler: Annotated[list[str] | None, Parameter(help="only events of this crawler")] = None
-    tag: Annotated[list[str] | None, Parameter(help="only events of runs with this tag")] = None
-    flow: Annotated[list[str] | None, Parameter(help="only events of this flow")] = None
-    status: Annotated[list[str] | None, Parameter(help="only events with this status")] = None
-    outcome: Annotated[list[str] | None, Parameter(help="only events with this outcome")] = None
-    ended_by: Annotated[list[str] | None, Parameter(help="only events of what this ended: crawler, person …")] = None
+    Parameters
+    ----------
+    secret
+        env:NAME, a variable of webhook workers; give two during a change
+    event
+        type of events, such as run.ended, run.*; default: all
+    crawler
+        only events of this crawler
+    tag
+        only events of runs with this tag
+    flow
+        only events of this flow
+    status
+        only events with this status
+    outcome
+        only events with this outcome
+    ended_by
+        only events of what this ended: crawler, person …
+    """
+
+    secret: list[str] | None = None
+    event: list[str] | None = None
+    crawler: list[str] | None = None
+    tag: list[str] | None = None
+    flow: list[str] | None = None
+    status: list[str] | None = None
+    outcome: list[str] | None = None
+    ended_by: list[str] | None = None
 
     def given(self) -> dict[str, list[str]]:
         """Return the given options as fields of a definition. An empty text means an empty list."""

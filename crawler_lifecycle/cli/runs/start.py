@@ -28,19 +28,37 @@ Seconds = float | Literal["none"] | None
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of ``start``: limits of the run in seconds (``none`` is no limit), and resources of each task."""
+    """Options of ``start``: limits of the run in seconds (``none`` is no limit), and resources of each task.
 
-    run_timeout: Annotated[Seconds, Parameter(help="stop the run after this many seconds; none: never")] = None
-    stall_timeout: Annotated[Seconds, Parameter(help="stop after this many seconds without progress; none: never")] = (
-        None
-    )
-    start_timeout: Annotated[Seconds, Parameter(help="fail the run if it does not start in this many seconds")] = None
-    start_check: Annotated[float | None, Parameter(help="seconds until the first check that it has started")] = None
-    stop_grace: Annotated[float | None, Parameter(help="seconds from the stop signal until tasks are killed")] = None
-    force_stop_after: Annotated[Seconds, Parameter(help="force a stop that takes more than this many seconds")] = None
+    Parameters
+    ----------
+    run_timeout
+        stop the run after this many seconds; none: never
+    stall_timeout
+        stop after this many seconds without progress; none: never
+    start_timeout
+        fail the run if it does not start in this many seconds
+    start_check
+        seconds until the first check that it has started
+    stop_grace
+        seconds from the stop signal until tasks are killed
+    force_stop_after
+        force a stop that takes more than this many seconds
+    cpu
+        processors of each task, such as 500m or 2
+    memory
+        memory of each task, such as 512Mi
+    """
 
-    cpu: Annotated[str | None, Parameter(help="processors of each task, such as 500m or 2")] = None
-    memory: Annotated[str | None, Parameter(help="memory of each task, such as 512Mi")] = None
+    run_timeout: Seconds = None
+    stall_timeout: Seconds = None
+    start_timeout: Seconds = None
+    start_check: float | None = None
+    stop_grace: float | None = None
+    force_stop_after: Seconds = None
+
+    cpu: str | None = None
+    memory: str | None = None
 
     def given(self) -> dict[str, dict[str, Any]]:
         """Return the given limits and resources as fields of a request."""
