@@ -45,6 +45,8 @@ LARGE_RUNS = size(1_000, 20)
 EACH = size(1_000, 50)
 CHANGED = size(10_000, 200)
 ROUNDS = size(3, 2)
+#: Rounds of the two counts, which take one large run each.
+COUNTED = size(200, 8)
 PAGE = 50
 CHUNK = 1_000
 OWNER = Owner("benchmark", "benchmark")
@@ -210,10 +212,10 @@ def _counts(store: Store, name: str) -> None:
                 "SELECT 1": lambda: connection.execute(sa.text("SELECT 1")).scalar_one(),
                 "count": lambda: count_tasks(connection, next(runs)),
             },
-            200,
+            COUNTED,
         )
     whole = _rotated(
-        {"SELECT 1": lambda: _select_one(store), "count": lambda: store.tasks.count_tasks(next(runs))}, 200
+        {"SELECT 1": lambda: _select_one(store), "count": lambda: store.tasks.count_tasks(next(runs))}, COUNTED
     )
     print(f"  count of the alive tasks of a run of {EACH:,} among {LARGE_RUNS * EACH:,} tasks: ", end="")
     print(
