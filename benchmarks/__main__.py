@@ -89,6 +89,8 @@ INSTALLED = {
     "kubernetes-look": _CLUSTER,
     "kubernetes-kwok": _CLUSTER,
     "kubernetes-kubelet": f"{_CLUSTER} and root",
+    "retries": _CLUSTER,
+    "capacity": _CLUSTER,
 }
 
 

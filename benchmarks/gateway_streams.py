@@ -12,12 +12,14 @@ from pathlib import Path
 import httpx
 
 from benchmarks import gateway as figures
+from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store import Store, open_store
 
-READERS = 500
-ALONE_S, MEASURED_S, WATCHED_S = 4.0, 15.0, 45.0
+READERS = size(500, 20)
+ALONE_S, MEASURED_S = size(4.0, 1.0), size(15.0, 3.0)
+WATCHED_S = 45.0
 RATE, BODY = 20, 2000
 _SENT = re.compile(rb'"sent":([0-9.]+)')
 

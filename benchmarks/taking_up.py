@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.run import RunSnapshot, Stage
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.lab import NO_ANSWER
 
-RUNS = size(300, 20)
+RUNS = size(300, 10)
 AT_ONCE = 10
 _REQUEST = {"crawler": "books", "poll_minutes": [15], "limits": {"start_check_s": 0}}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,13 +22,15 @@ from pathlib import Path
 import httpx
 
 from benchmarks.gateway import quantile, running_gateway
+from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.store import upgrade
 from tests.support.absurd import ATTACKS, FORMS
 
-ATTACK_S = float(os.environ.get("BENCHMARK_ATTACK_S", "600"))
-QUIET_S, PAUSE_S, LANES = 20.0, 0.02, 40
+ATTACK_S = size(600.0, 3.0, "BENCHMARK_ATTACK_S")
+QUIET_S = size(20.0, 2.0)
+PAUSE_S, LANES = 0.02, 40
 REACH_S = 1.0
 JSON = {"Content-Type": "application/json"}
 

@@ -25,7 +25,7 @@ from crawler_lifecycle.temporal.plugin import plugin
 
 RUNS = size(60, 4)
 AT_ONCE = 20
-REPETITIONS = size(5, 2)
+REPETITIONS = size(5, 1)
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
