@@ -40,7 +40,7 @@ from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.filling import patient_engine
 
-CHAIN = size(200, 4)
+CHAIN = size(200, 40)
 APART = size(30, 2)
 CRAWLS = size(500, 4)
 RESTING = size(200, 3)
@@ -48,7 +48,7 @@ REST_S = size(60, 3)
 FAN = size(1000, 20, "BENCHMARK_FAN")
 FAN_IN = size(10_000, 50, "BENCHMARK_FAN_IN")
 #: Functions of half a second in one graph, and graphs of one function of 10 ms beside it, so many seconds apart.
-SLOW = size(1500, 20)
+SLOW = size(1500, 200)
 QUICK = size(20, 2)
 APART_S = 1.0
 PARTS = ("chains", "fans", "crawls", "fair", "gateway", "chancy", "killed", "rest")
@@ -218,7 +218,7 @@ class _Bench:
         """Functions of 10 ms beside a graph of very many that take longer; from the start to their beginning."""
         slow = Workflow(id="slow").add_cascade("wide", (list(range(SLOW)), self.users.slow_item))
         _, handle = await self._start(slow.spec(), "slow")
-        await asyncio.sleep(5)
+        await asyncio.sleep(size(5.0, 2.0))
         waits, before = list[float](), self._used()
         for n in range(QUICK):
             at = datetime.now(UTC)
@@ -327,7 +327,7 @@ class _Bench:
                 chain.add_cascade(f"s{n}", self.users.slow, deps=f"s{n - 1}" if n else [], resources={"place": 1})
             graph_id, handle = await self._start(chain.spec(), f"{what}-{number}")
             handles[graph_id] = handle
-        await asyncio.sleep(10)
+        await asyncio.sleep(size(10.0, 3.0))
         process.kill()
         process.wait()
         at, waits = datetime.now(UTC), dict.fromkeys(handles, GIVEN_UP_S)
@@ -351,7 +351,7 @@ class _Bench:
             handles.append((await self._start(patient.add_cascade("then", self.users.link, "long").spec(), key))[1])
         runs = self.store.runs
         await _until(lambda: len(runs.list_runs(status=[RunStatus.PROCESSING], limit=RESTING)) == RESTING)
-        await asyncio.sleep(20)
+        await asyncio.sleep(size(20.0, 2.0))
         before = _cpu(worker)
         await asyncio.sleep(REST_S)
         used = (_cpu(worker) - before) / REST_S

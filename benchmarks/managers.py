@@ -47,14 +47,14 @@ from tests.support.filling import patient_engine
 from tests.support.managing import QUICK
 from tests.support.mariadb import running_mariadb
 
-JOBS = size(500, 20)
+JOBS = size(500, 5)
 WINDOW = 100
 ROUNDS = size(3, 1)
-SINGLE = size(100, 10)
-KILLED_AT = size(60, 5)
-RESTING = size(100, 3)
+SINGLE = size(100, 4)
+KILLED_AT = size(60, 2)
+RESTING = size(100, 2)
 REST_S = size(60, 3)
-KNOWN = size(1_000_000, 10_000)
+KNOWN = size(1_000_000, 2_000)
 NEW = size(1000, 50)
 ASKED = size(300, 10)
 SOURCE = f"""
