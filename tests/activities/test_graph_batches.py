@@ -417,7 +417,7 @@ def test_a_large_result_is_kept_in_parts(bench: Bench) -> None:
 def test_what_functions_print_is_kept_without_secrets(bench: Bench) -> None:
     graph = bench.graph(bench.step("p", call="prints"))
     bench.run(graph)
-    printed = bench.world.store.graphs.output(graph.id)  # type: ignore[attr-defined]
+    printed = bench.world.store.graphs.graph_output(graph.id)  # type: ignore[attr-defined]
     assert "and a word" in printed
     assert "hunter2" not in printed
 

@@ -171,7 +171,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     [work] = graphed.work(graphed.advance().batches[0].number)
     graphed.begin(work)
     graphed.begin(done=[graphed.end(work, result=MARKER.encode())])
-    store.graphs.keep_output(graphed.id, MARKER)
+    store.graphs.keep_graph_output(graphed.id, MARKER)
     store.graphs.record_graph_stop(graphed.id, stop)
     store.graphs.end_graph(graphed.fence, MARKER)
     store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])

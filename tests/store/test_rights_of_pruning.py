@@ -74,7 +74,7 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
     store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     graphed = Graphed.made(world, [step("a")], name)
     graphed.execute()
-    store.graphs.keep_output(graphed.id, "some")
+    store.graphs.keep_graph_output(graphed.id, "some")
     store.graphs.end_graph(graphed.fence, None)
     draft, _ = store.graphs.reserve_graph(announced(GraphSpec([step("a")]), f"{name}-draft"))
     store.graphs.add_graph_page(draft.graph_id, 0, encode_pages(GraphSpec([step("a")]))[0])

@@ -105,7 +105,7 @@ class GraphBatchActivities:
             with limited(row.project):  # users' code sees nothing of another project
                 batch.run(self.graphs.batch(order.fence, order.batch))
         finally:
-            keep_output(self.graphs.keep_output, row.graph_id, batch.printed)
+            keep_output(self.graphs.keep_graph_output, row.graph_id, batch.printed)
 
 
 class _Killed(Exception):

@@ -234,7 +234,7 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     @app.get("/v1/graphs/{id}/logs", operation_id="getGraphLog", response_class=PlainTextResponse)
     def get_log(id: str) -> Response:
         """The last output of the functions of a graph: at most 16 KiB for all its processes together."""
-        return PlainTextResponse(graphs.output(found(graphs, id).graph_id), headers=_HEADERS)
+        return PlainTextResponse(graphs.graph_output(found(graphs, id).graph_id), headers=_HEADERS)
 
 
 def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:

@@ -95,7 +95,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         values |= {"more": next_page(filters, page.next_page_token), "now": now, "pace": Pace.of(manager, ended, now)}
         values |= {"sentence": sentence(manager), "parts_shown": parts_of(manager)}
         values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
-        return answer(request, "manager.html", output=managers.output(manager.manager_id), **values)
+        return answer(request, "manager.html", output=managers.manager_output(manager.manager_id), **values)
 
     @app.post("/managers/{manager_id}", operation_id="pressManager")
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:

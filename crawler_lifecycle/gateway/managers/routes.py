@@ -374,7 +374,7 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
     def get_manager_log(manager_id: ManagerId) -> Response:
         """The last output of a manager's class, up to its newest cycle: at most 16 KiB for all its processes."""
         found(managers, manager_id)
-        return PlainTextResponse(managers.output(manager_id))
+        return PlainTextResponse(managers.manager_output(manager_id))
 
     @app.get("/v1/plans", operation_id="listPlans", **documents(PlanList))
     def list_plans(request: Request) -> Response:

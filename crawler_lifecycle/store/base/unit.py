@@ -282,13 +282,13 @@ class OwnedPart(StorePart, Generic[U]):
             if unit.changed:
                 unit.announce(unit.change_event)
 
-    def output(self, id: int) -> str:
+    def _output(self, id: int) -> str:
         """Return the log of the manager or graph with this number; empty when there is none."""
         [key] = self.log.primary_key
         rows = self._rows(select(self.log.c.log_tail).where(key == id))
         return str(rows[0]["log_tail"]) if rows else ""
 
-    def keep_output(self, id: int, text: str) -> None:
+    def _keep_output(self, id: int, text: str) -> None:
         """Append to the log of the manager or graph. Only its last ``OUTPUT_BYTES`` bytes are kept."""
         [key] = self.log.primary_key
 

@@ -290,6 +290,10 @@ class GraphStore(GraphCalls, GraphReads):
             )
             return _shown(unit)
 
+    def keep_graph_output(self, graph_id: int, text: str) -> None:
+        """Append output of the graph's functions. Only the last ``OUTPUT_BYTES`` bytes of the output are kept."""
+        self._keep_output(graph_id, text)
+
 
 def _shown(unit: GraphUnit) -> GraphRow:
     """Return the row that readers will see after the commit."""

@@ -168,6 +168,10 @@ class GraphReads(GraphPart):
         with self._db.reading() as conn:
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=False)
 
+    def graph_output(self, graph_id: int) -> str:
+        """Return the last output of a graph's functions; empty when there is none."""
+        return self._output(graph_id)
+
     # --- results and inputs of steps ---
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:

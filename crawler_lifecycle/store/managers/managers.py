@@ -136,6 +136,10 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             unit.set(tries=unit.row["tries"] + 1)
             return int(unit.row["tries"])
 
+    def keep_output(self, manager_id: int, text: str) -> None:
+        """Append output of a manager's class. Only the last ``OUTPUT_BYTES`` bytes of the output are kept."""
+        self._keep_output(manager_id, text)
+
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
         """Pause or resume the manager, or set its cap (0: the cap of the class counts again).
 

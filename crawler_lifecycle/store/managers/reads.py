@@ -141,6 +141,10 @@ class ManagerReads(ManagerPart):
         by_status = {status: managers for status, managers, _, _ in rows}
         return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
 
+    def manager_output(self, manager_id: int) -> str:
+        """Return the last output of a manager's class; empty when there is none."""
+        return self._output(manager_id)
+
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         """Return jobs in this waiting state, the oldest first."""
         with self._db.reading() as conn:

@@ -855,8 +855,8 @@ def test_the_end_of_what_a_class_or_a_function_printed_is_kept(world: World) -> 
     managers, graphs = world.store.managers, world.store.graphs
     of_manager, of_graph = Managed.begun(world).id, Graphed.made(world, [step("a")]).id
     for keep, output, id in (
-        (managers.keep_output, managers.output, of_manager),
-        (graphs.keep_output, graphs.output, of_graph),
+        (managers.keep_output, managers.manager_output, of_manager),
+        (graphs.keep_graph_output, graphs.graph_output, of_graph),
     ):
         assert output(id) == ""
         keep(id, "first\n")

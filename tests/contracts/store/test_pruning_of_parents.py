@@ -117,7 +117,7 @@ def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) 
     live = Graphed.made(world, chain(2), "live")
     live.execute()
     graphed.execute(result=b"{}")
-    graphs.keep_output(graphed.id, "some")
+    graphs.keep_graph_output(graphed.id, "some")
     world.clock.forward(100 * 86_400)
     assert prune(pruner, world) == {}, "it is live"
     ended = graphs.end_graph(graphed.fence, "done")
