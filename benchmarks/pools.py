@@ -38,6 +38,9 @@ OVERLOAD_S = size(600.0, 5.0, "BENCHMARK_OVERLOAD_S")
 SLOTS = 20
 TASKS = size(1000, 20)
 BEHIND = size(10_000, 100)
+OFFERS = size(200, 20)
+#: The longest task of an overload, in seconds.
+LONGEST_S = size(30, 3)
 _NAP = """
 import json, os, random, sys, time
 begun = time.time()
@@ -75,7 +78,7 @@ def _picking(name: str, url: str) -> None:
         fill_line(connection, WAITING)
         analyze(connection, list(metadata.tables))
     took, called, given = list[float](), list[float](), list[float]()
-    for n in range(200):
+    for n in range(OFFERS):
         owner = Owner(f"w{n}", f"c{n}")
         row = store.initiation.create_run(RunRequest(crawler="x", pool=f"pool-{n % POOLS}"), f"mine-{n}", owner)
         fence = Fence(row.run_id, row.attempt, owner.first_run_id, row.run_uid)
@@ -93,7 +96,7 @@ def _picking(name: str, url: str) -> None:
             given.append(time.perf_counter() - begun)
     without = open_store(url)
     bare = list[float]()
-    for n in range(200):
+    for n in range(OFFERS):
         owner = Owner(f"b{n}", f"d{n}")
         row = without.initiation.create_run(RunRequest(crawler="x"), f"bare-{n}", owner)
         fence = Fence(row.run_id, row.attempt, owner.first_run_id, row.run_uid)
@@ -157,10 +160,10 @@ def _overload(weights: Mapping[str, float]) -> None:
         # What the first pool takes before the others wait is part of its share, and counts.
         begun = time.time()
         for pool in weights:
-            world.start(pool, TASKS, (1, 30))
-        time.sleep(OVERLOAD_S + 31)
-        # What executes now is not in the journal, so the last half minute is left out.
-        end, used = time.time() - 31, collections.Counter[str]()
+            world.start(pool, TASKS, (1, LONGEST_S))
+        time.sleep(OVERLOAD_S + LONGEST_S + 1)
+        # What executes now is not in the journal, so the time of the longest task is left out.
+        end, used = time.time() - LONGEST_S - 1, collections.Counter[str]()
         for pool, first, last in world.journal():
             used[pool] += max(0.0, min(last, end) - max(first, begun))
     total, weight = sum(used.values()), sum(weights.values())
@@ -177,7 +180,7 @@ def _urgent() -> None:
     """A task of priority 1 behind very many of priority 5: how many others begin while it waits."""
     with _stack({"p": 1.0}) as world:
         world.start("p", BEHIND, (3, 6), priority=5)
-        time.sleep(15)
+        time.sleep(size(15.0, 5.0))
         accepted = time.time()
         world.start("p", 1, (0, 0.1), priority=1)
         while not (mine := [first for _, first, last in world.journal() if last - first < 1]):
