@@ -113,7 +113,7 @@ class CrawlAuditWorkflow(WithoutSignals):
         if self._refused is not None:
             raise self._refused
         s, now = self._s, workflow.now()
-        order = AuditOrder() if order is None else read_input(AuditOrder, order)
+        order = read_input(AuditOrder, AuditOrder() if order is None else order)
         s.report = s.report or AuditReport(workflow.info().first_execution_run_id, now, now, order.repair)
         try:
             return await self._audit(order, s.report)

@@ -37,6 +37,8 @@ _WORDS: dict[Any, tuple[str, str]] = {
     AddJobs: ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'),
     AddTasks: ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'),
 }
+#: Patch of 2026-11: earlier executions of a cron chain are replayed as they were.
+NO_CRON = "no-cron"
 #: The most errors that are told.
 ERRORS_MAX = 20
 _OURS = ("order", "only this service itself starts this workflow")
@@ -47,9 +49,25 @@ def read_input(kind: type[A], value: object) -> A:
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
+    _refuse_cron(value)
     if isinstance(value, Undecoded):
         raise undecoded(_WORDS.get(kind, _OURS)[0], value)
     return value if isinstance(value, kind) else read_update(kind, value)
+
+
+def _refuse_cron(value: object) -> None:
+    """Refuse the execution of a cron chain, and end the chain.
+
+    All executions of a chain have one first execution, so all would claim the first one's row. The server begins a
+    failed execution again at the next due time. So the chain goes on as a new execution without cron, which fails.
+    """
+    info = workflow.info()
+    if info.cron_schedule and workflow.patched(NO_CRON):
+        cron = shown(info.cron_schedule)
+        cure = "create a schedule instead: crawlctl schedule create NAME --crawler CRAWLER --cron …"
+        workflow.continue_as_new(args=[f"cron_schedule: {cron} is not allowed; {cure} (docs/schedules.md)"])
+    if info.continued_run_id and isinstance(value, str):
+        raise invalid(value)
 
 
 def read_update(kind: type[A], value: object) -> A:

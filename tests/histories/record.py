@@ -440,6 +440,11 @@ async def rejected(lab: Lab) -> Handle:
     return await _failed(await lab.start({"crawler": "books", "colour": "red"}))
 
 
+async def refused_cron(lab: Lab) -> Handle:
+    """Temporal's own cron: the chain ends with a second execution that fails."""
+    return await _failed(await lab.start({"crawler": "books"}, cron_schedule="@every 1s"))
+
+
 async def not_ours(lab: Lab) -> Handle:
     """A run that another workflow owns: the workflow fails, the run does not notice."""
     lab.cluster.behaviour = Behaviour(executes=None)
@@ -718,7 +723,7 @@ SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, retried, continued, grown, pushed,
     exported, never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying,
     stopped_waiting, stopped_pushing, updated_for_long,
-    woken, woken_in_a_wave, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
+    woken, woken_in_a_wave, looked_at_once, many, confused, rejected, refused_cron, not_ours, rerun, stop_taken_over,
     nothing_to_prove, stopped_before_verdict,
     repaired, audited, audited_long,
     *IN_REAL_TIME,
