@@ -39,6 +39,7 @@ from crawler_lifecycle.adapters.smtp import SmtpMailer
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
+from crawler_lifecycle.domain.ends import NO_ENDS, Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.pools import Pool, Pools
@@ -151,8 +152,14 @@ class Parts:
     """Reads files of tasks; ``None`` if this worker cannot read them."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
     retries: Retries = field(default_factory=Retries)
+    ends: Ends = NO_ENDS
     places: Sequence[FilesPlace] = ()
     """The storage locations from which files of deleted runs are removed."""
+
+    @property
+    def policies(self) -> Policies:
+        """The policies of ends and retries."""
+        return Policies(self.store.retries, self.catalogue, self.retries, self.ends)
 
     def reading(self, parent: str) -> FileReading:
         """Return a reader that users' code in this manager or graph can use (``FileReading.parent``)."""
@@ -184,6 +191,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         webhooks=build_webhooks(settings),
         places=build_places(settings),
         retries=settings.retries,
+        ends=settings.ends,
     )
 
 
@@ -325,7 +333,8 @@ def build_parent_audit(p: Parts) -> ParentAudit:
 def _giving_up(p: Parts) -> GivingUp:
     s, children = p.store, _children(p)
     managing = ManagingActivities(s.managers, children, p.cloud)
-    return GivingUp(s, p.cluster, p.directory, managing, GraphActivities(s.graphs, s.managers, children))
+    graphs = GraphActivities(s.graphs, s.managers, children)
+    return GivingUp(s, p.cluster, p.directory, managing, graphs, policies=p.policies)
 
 
 def _children(p: Parts) -> ChildRuns:
@@ -336,15 +345,15 @@ def _children(p: Parts) -> ChildRuns:
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Return every activity by its name."""
     p, s = parts, parts.store
-    children, policies = _children(p), Policies(s.retries, p.catalogue, p.retries)
+    children = _children(p)
     start = GraphStarts(s.graphs, s.plans, p.directory, p.catalogue).start
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
         DeploymentActivities(
-            *(s.deployment, s.looks, s.runs, s.tasks, s.events), p.cluster, p.scheduler, p.notifiers, policies
+            *(s.deployment, s.looks, s.runs, s.tasks, s.events), p.cluster, p.scheduler, p.notifiers, p.policies
         ),
-        RetryActivities(s.retries, s.deployment, s.runs, s.tasks, policies),
-        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers, s.retries),
+        RetryActivities(s.retries, s.deployment, s.runs, s.tasks, p.policies),
+        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers, s.retries, policies=p.policies),
         CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CompletionActivities(
             *(s.completion, s.exports, s.deployment, s.runs, s.tasks, s.events),

@@ -35,6 +35,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.crawler import check_retries
 from crawler_lifecycle.domain.crawlers.pod import Owned
+from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
@@ -57,7 +58,7 @@ DEPLOYMENT = "crawler-lifecycle"
 
 
 #: Settings that decide the same thing in each process that uses the database.
-ALIKE = ("pools", "quotas", "limits", "retries", "payloads.keys", "cluster.kind", "cluster.slots")
+ALIKE = ("pools", "quotas", "limits", "retries", "ends", "payloads.keys", "cluster.kind", "cluster.slots")
 
 
 def sqlite_url(file: Path) -> str:
@@ -540,6 +541,8 @@ class Settings(BaseSettings):
     """token:NAME, pool:NAME or project:NAME -> what -> the most; with * as NAME: for each without its own entry."""
     retries: Retries = Field(default_factory=Retries)
     """Keys of the policy of retries for all crawlers (docs/retries.md)."""
+    ends: Ends = Field(default_factory=Ends)
+    """What exit codes and last words of crawlers mean (docs/crawlers.md)."""
     stack: str | None = None
     """The identity of the ``crawlctl dev`` to which this process belongs. Its services name it in each answer."""
     crawlers: Path = Path("crawlers.yaml")

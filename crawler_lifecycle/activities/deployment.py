@@ -282,7 +282,7 @@ class DeploymentActivities:
 
         It is a complete look, because it is recorded as one: it also covers the tasks that were deployed before.
         """
-        step = LookStep(self.looks, self.cluster, fence)
+        step = LookStep(self.looks, self.cluster, fence, self.policies)
         state, look = step.look()
         step.record(state, look, source, resumed=source == "resume")
         step.apply(source, look)

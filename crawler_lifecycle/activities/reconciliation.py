@@ -19,6 +19,7 @@ from crawler_lifecycle.activities.shared import Counts, activity_named, beating,
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.ends import Reading
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.last_words import printable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
@@ -29,6 +30,8 @@ from crawler_lifecycle.ports.cluster import RunLooks, TaskLooks
 from crawler_lifecycle.ports.looks import FoundState, Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
+
+from .retries import Policies
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -119,6 +122,8 @@ class ReconciliationActivities:
     notifiers: Sequence[Notifier]
     retries: RetryStore
     clock: Clock = utc_now
+    policies: Policies | None = None
+    """How the ends of crawlers are read; ``None``: without the entries of the catalogue."""
 
     @activity_named("get_active_running_tasks")
     def get_active_running_tasks(self, run_id: int) -> ActiveReport:
@@ -134,7 +139,7 @@ class ReconciliationActivities:
         """
         fence = order.fence
         with beating(), reporting(self._note_error, fence):
-            step = LookStep(self.looks, self.cluster, fence)
+            step = LookStep(self.looks, self.cluster, fence, self.policies)
             try:
                 state, look = step.look()
             except ClusterUnavailable as error:
@@ -239,8 +244,9 @@ def ref_of(task: TaskState) -> TaskRef:
 class LookStep:
     """One look at a run. Each step is one transaction or one call to the cluster, and can be repeated alone."""
 
-    def __init__(self, looks: LookStore, cluster: TaskLooks, fence: Fence) -> None:
+    def __init__(self, looks: LookStore, cluster: TaskLooks, fence: Fence, policies: Policies | None = None) -> None:
         self._looks, self._cluster, self.fence = looks, cluster, fence
+        self._policies = policies
         self.unsuccessful = False
         """True if the recorded look found a task that ended without success."""
 
@@ -265,7 +271,8 @@ class LookStep:
         ``gap_s`` is the interval before the look. ``next_look_at`` ``None``: the planned time stays. Raises
         ``Overtaken``.
         """
-        found = _compare(state, look, gap_s, resumed)
+        how = self._policies.reading(state.crawler) if self._policies is not None else None
+        found = _compare(state, look, gap_s, resumed, how)
         after = {finding.change.after for finding in found}
         self.unsuccessful = any(one.terminal for one in after - {TaskStatus.SUCCEEDED})
         if not ends:
@@ -297,7 +304,7 @@ class LookStep:
         self._looks.apply_findings(self.fence, source, look.observed_at)
 
 
-def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list[TaskFinding]:
+def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool, ends: Reading | None) -> list[TaskFinding]:
     """Return the changes that a look proves about the tasks in ``state``, in the order of the tasks."""
     seen = {(o.index, o.attempt): o for o in look.observations}
     findings = []
@@ -314,7 +321,7 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list
         # A change after the planned time of the look should be found by the next look, at most one gap after the
         # change.
         due_at = planned if changed_at <= planned else changed_at + timedelta(seconds=gap_s)
-        change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
+        change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed, ends=ends)
         if change is not None:
             findings.append(TaskFinding(change, observation))
     return findings

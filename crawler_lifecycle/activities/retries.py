@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.activities.shared import Counts, activity_named, alive, ordered_at, reporting
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerKind
+from crawler_lifecycle.domain.ends import NO_ENDS, RUNNER, Ends, Reading, reading
 from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry, Retries, budget_of, next_try, resolved
 from crawler_lifecycle.domain.run import RunRequest
@@ -36,11 +38,17 @@ class RetryReport:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of retries: the installation's, and those of crawlers."""
+    """The policies of ends and retries: the installation's, and those of crawlers."""
 
     retries: RetryStore
     catalogue: Catalogue
     installation: Retries
+    ends: Ends = NO_ENDS
+
+    def reading(self, crawler: str | None) -> Reading | None:
+        """Return how the ends of this crawler are read; ``None``: this worker does not know its entry."""
+        entry = self.catalogue.get(crawler or "")
+        return None if entry is None else reading(entry.ends, self.ends, scrapy=entry.kind is CrawlerKind.SCRAPY)
 
     def of(self, request: RunRequest) -> tuple[Retries, str | None]:
         """Return the policy of a run, and the memory with which its tasks begin (``None``: it is not set)."""
@@ -86,12 +94,14 @@ class RetryActivities:
         Second execution: each end was decided once, and the next pages are decided.
         """
         with reporting(self.waits.note_waiting, fence):
-            policy, memory = self.policies.of(self.runs.request_of(fence.run_id))
+            request = self.runs.request_of(fence.run_id)
+            policy, memory = self.policies.of(request)
+            ends = self.policies.reading(request.crawler) or RUNNER
             tasks = sum(self.tasks.count_tasks(fence.run_id).by_status.values())
             budget = budget_of(policy, tasks)
 
             def decide(end: Ended, used: int) -> NextTry | str:
-                return next_try(policy, replace(end, memory=end.memory or memory), used, budget)
+                return next_try(policy, replace(end, memory=end.memory or memory), used, budget, ends)
 
             # Waits are measured by Temporal's clock alone: one that is set, or differs between workers, changes none.
             more: Any = {"remember": bool(policy.remember), "now": ordered_at()}

@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
+from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.resources import Resources
@@ -41,7 +42,7 @@ _DEFINITION = TypeAdapter(CrawlerDefinition)
 _FIELDS = [f.name for f in fields(CrawlerDefinition)]
 _PARTS = {"args": Argument, "resources": Resources, "kubernetes": PodOptions, "kubernetes.requests": Resources}
 _PARTS |= {"kubernetes.tolerations": Toleration, "kubernetes.volumes": PodVolume}
-_PARTS |= {"kubernetes.sidecars": Sidecar, "kubernetes.sidecars.resources": Resources}
+_PARTS |= {"ends": Ends, "kubernetes.sidecars": Sidecar, "kubernetes.sidecars.resources": Resources}
 _KNOWN = {"": _FIELDS, **{path: [f.name for f in fields(part)] for path, part in _PARTS.items()}}
 
 #: Types of arguments whose values need no quotes in the file.
@@ -213,7 +214,12 @@ class _Reader:
         return definition
 
     def _as_written(self, data: Any) -> None:
-        """Replace unquoted defaults and choices by their text in the file, if the argument's type is not text."""
+        """Replace unquoted defaults and choices by their text in the file, if the argument's type is not text.
+
+        ``ends: wget`` is short for ``ends: {like: wget}``.
+        """
+        if isinstance(data.get("ends"), str):
+            data["ends"] = {"like": data["ends"]}
         declared = data.get("args")
         for name, argument in declared.items() if isinstance(declared, dict) else ():
             if not isinstance(argument, dict) or argument.get("type") not in _UNQUOTED:

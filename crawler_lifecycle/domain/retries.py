@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from .bounds import DAY_S, INT_MAX, Bound, check_number, refusal
 from .ended_by import EndedBy
+from .ends import FINAL, PLAIN, RETRY, Reading
 from .resources import parse_memory
 
 #: Word of a policy -> who ended the task, and the outcome; ``None``: any other outcome. No policy retries other ends: a
@@ -27,8 +28,6 @@ WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
 }
 #: Limits of a crawler's own that it reports. Another try would reach them again.
 NEVER = ("memusage_exceeded", "diskusage_exceeded")
-#: Exit codes that are final by the contract with crawlers (docs/contract.md).
-FINAL = (4, 17)
 _NUMBERS: Mapping[str, Bound] = {
     "max": Bound(0, 100, whole=True, or_none=True),
     "backoff_s": Bound(0, DAY_S, "seconds", or_none=True),
@@ -39,6 +38,8 @@ _NUMBERS: Mapping[str, Bound] = {
     "memory_factor": Bound(1, 10, or_none=True, above=True),
 }
 _LABELS_MAX, _EXITS_MAX = 20, 50
+#: The end of a note about a task that no try follows because of its exit code.
+IS_FINAL = " is final"
 #: The most bytes of memory without a cap, and the most characters of a try's memory: those of its column.
 _MEMORY_MOST, _MEMORY_TEXT = 2**62, 20
 
@@ -86,7 +87,7 @@ class Retries:
     remember: bool | None = None
     """True: later runs of the crawler begin with the memory that was needed."""
     final_exits: list[int] | None = None
-    """Exit codes that are never retried, beside 4 and 17."""
+    """Exit codes that are never retried, beside those that the crawler's ``ends`` call final."""
     retry_on: OtherNodes | None = None
 
     def __post_init__(self) -> None:
@@ -152,20 +153,23 @@ class NextTry:
     """More memory than the try before had; ``None``: as much."""
 
 
-def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | str:
+def next_try(policy: Retries, end: Ended, used: int, budget: int, ends: Reading = PLAIN) -> NextTry | str:
     """Return the next try, or the reason why there is none.
 
-    ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far.
+    ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far. ``ends`` says which exit codes
+    are final, and which are always worth a try.
     """
     outcome, most = end.outcome or "failed", policy.max or 0
     fits = (word for word, (by, of) in WORDS.items() if end.ended_by in (by, None) and of in (outcome, None))
     word = next(fits, None)
     if word is None or outcome in NEVER:
         return f"{outcome} is never retried"
-    if word not in (policy.on or ()):
+    # After an end that the cluster caused, the crawler's own exit code says nothing.
+    meaning = ends.codes.get(end.exit_code or 0) if word == "failed" else None
+    if meaning == FINAL or end.exit_code in (policy.final_exits or ()):
+        return f"exit {end.exit_code}{IS_FINAL}"
+    if word not in (policy.on or ()) and meaning != RETRY:
         return f"{word} is not in retries.on"
-    if end.exit_code in (*FINAL, *(policy.final_exits or ())):
-        return f"exit {end.exit_code} is final"
     if end.retry >= most:
         return f"{end.retry} of {most} tries made" if most else "retries.max is 0"
     if used >= budget:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal as _signals
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -11,8 +10,10 @@ from enum import StrEnum
 from .clocks import surely_before
 from .coverage import Coverage
 from .ended_by import EndedBy
+from .ends import BANNED, DISK_FULL, FINAL, FINISHED, PLAIN, RUNNER, SUCCESSES, Reading
 from .ladder import LATE_TOLERANCE_SECONDS
 from .quick import quick_dataclass
+from .retries import NEVER
 from .run import StopIntent
 
 #: What is kept of a task's log. MariaDB and MySQL store it in pages of 16 KiB with headers; this much takes one page.
@@ -97,6 +98,7 @@ class End:
     """The evidence of an end. Both kinds of cluster use Kubernetes' words."""
 
     exit_code: int | None = None
+    """The crawler's own exit code, or that of the runner if only that is known."""
     signal: int | None = None
     reason: str | None = None
     """Kubernetes' reason: Completed, Error, OOMKilled, Evicted, ContainerCannotRun, DeadlineExceeded …"""
@@ -107,7 +109,9 @@ class End:
     runner: bool = True
     """True when our runner started the crawler. A missing summary is then a sign of a failure."""
     disruption: str | None = None
-    """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler requested that."""
+    """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler requested that;
+    ``lost`` if the cluster only says that it does not know the task any more.
+    """
     memory_limit: str | None = None
     by_itself: bool = False
     """True when a runner on another machine reports that it received no stop signal. The clocks of two machines alone
@@ -119,6 +123,10 @@ class End:
     """A text for a task that was deleted while we also requested its end. It applies if our stop came after the end:
     then somebody else deleted the task.
     """
+    verdict: int | None = None
+    """The exit code of our runner (``runner/contract.py``), if it is not the crawler's own."""
+    told: bool = False
+    """True when our runner passed a stop signal on before the crawler's end."""
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -218,13 +226,15 @@ def signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
-def own_exit(code: int | None, finish_reason: str | None, crawlers: int | None) -> int | None:
-    """Return the crawler's own exit code, ``crawlers``, if the runner changed it; otherwise ``code``.
+def told_exit(code: int | None, runners: int | None, crawlers: int | None, told: bool) -> tuple[int | None, int | None]:
+    """Return ``exit_code`` and ``verdict`` of an end, from the exit code of a process that has our runner in front.
 
-    The runner changes a 0 after a stop into 11. The finish reason ``shutdown`` already says that, so we can report the
-    original 0.
+    ``runners``, ``crawlers`` and ``told``: what its summary says, if there is one (``exit``, ``own_exit``,
+    ``told_to_stop``). Without the crawler's own code, the runner may have chosen the code.
     """
-    return 0 if (code, finish_reason, crawlers) == (11, "shutdown", 0) else code
+    if runners != code or crawlers is None:
+        return code, code if code in _VERDICTS else None
+    return crawlers, code if code != crawlers or (told and code in _STOPPED) else None
 
 
 def _how(end: End) -> str:
@@ -263,11 +273,12 @@ def _unasked(end: End) -> End:
     return replace(end, disruption="interrupted", message=end.if_not_stopped)
 
 
-def read_end(end: End, stop: StopIntent | None = None) -> Ending:
+def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = None) -> Ending:
     """Return the status, the outcome and the cause of an end.
 
     The first matching rule of the table in docs/lifecycle.md, "How an end is read", applies. Every evidence has a
-    result. ``stop`` is the recorded stop of the run.
+    result. ``stop`` is the recorded stop of the run. ``ends`` is how the crawler's own ends are read; ``None``: its
+    entry is not known.
     """
     stop = stop_counts(end, stop)
     how = _how(end)
@@ -292,15 +303,16 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
         return Ending(failed, "killed by oom", f"Out of memory{limit}, {how}", ended_by=EndedBy.LIMIT)
     if end.disruption is not None:
         what = end.message or end.reason or end.disruption
-        return Ending(failed, end.disruption, f"Ended from outside: {what}, {how}", True, EndedBy.CLUSTER)
+        status = TaskStatus.LOST if end.disruption == "lost" else failed
+        return Ending(status, end.disruption, f"Ended from outside: {what}, {how}", True, EndedBy.CLUSTER)
     if end.reason == "DeadlineExceeded":
         what = f" ({end.message})" if end.message else ""
         cause = f"The cluster's own deadline for it passed{what}, {how}"
         return Ending(failed, "timed_out", cause, ended_by=EndedBy.CLUSTER)
-    if said == "shutdown":
+    if end.told and end.verdict in _STOPPED:
         cause = f"Somebody else stopped the crawler, {how}"
         return Ending(failed, "interrupted", cause, True, EndedBy.CLUSTER)
-    return _read_own_end(end, how)
+    return _read_own_end(end, how, ends or (RUNNER if end.verdict is not None else PLAIN))
 
 
 def _beside(end: End) -> str:
@@ -314,68 +326,70 @@ def _beside(end: End) -> str:
     return ""
 
 
-#: The meanings of our exit codes (docs/crawlers.md): status, outcome, cause, and whether another try may succeed.
-_CODES: Mapping[int | None, tuple[TaskStatus, str, str, bool]] = {
-    **dict.fromkeys((11, 13, 143), (TaskStatus.FAILED, "interrupted", "Somebody else stopped it, {how}", True)),
-    14: (TaskStatus.SUCCEEDED, "size_limit", "The crawler's own size limit was reached, {how}", False),
-    15: (TaskStatus.SUCCEEDED, "time_limit", "The crawler's own time limit was reached, {how}", False),
-    18: (TaskStatus.FAILED, "banned", "The site banned the crawler, {how}", True),
-    4: (TaskStatus.FAILED, "failed", "The crawler reported a bad configuration (never retried), {how}{detail}", False),
-    17: (TaskStatus.FAILED, "failed", "The crawler reported a fatal error (never retried), {how}{detail}", False),
-}
+#: The verdicts of our runner after it passed a stop on (stopped in order, and not), and all of them.
+_STOPPED = (11, 13)
+_VERDICTS = (0, 1, 3, 4, *_STOPPED)
 
 
-def _read_own_end(end: End, how: str) -> Ending:
+def _read_own_end(end: End, how: str, ends: Reading) -> Ending:
     """Return the ending for the lower half of the table: ends without a stop and without a disruption."""
-    said, code = end.finish_reason, end.exit_code
+    # Its word does not prove that somebody stopped it.
+    said = None if end.finish_reason == "shutdown" else end.finish_reason
+    # A verdict of our runner is no code of the crawler.
+    code = end.exit_code if end.verdict is None else end.verdict
+    meaning = (ends if end.verdict is None else RUNNER).codes.get(code or 0)
     detail = f": {end.message}" if end.message else ""
-    if said == "memusage_exceeded":
-        return Ending(TaskStatus.FAILED, said, f"The crawler reached its own memory limit, {how}")
-    if code == 3 or end.reason == "Evicted":
-        what = "The disk is full" if code == 3 else f"It used more local storage than it may{detail}"
-        by = EndedBy.CRAWLER if code == 3 else EndedBy.LIMIT
-        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"{what}, {how}", ended_by=by)
+    if meaning == DISK_FULL or end.reason == "Evicted":
+        full = meaning == DISK_FULL
+        what = "The disk is full" if full else f"It used more local storage than it may{detail}"
+        by = EndedBy.CRAWLER if full else EndedBy.LIMIT
+        return Ending(TaskStatus.FAILED, DISK_FULL, f"{what}, {how}", ended_by=by)
     if end.reason in START_FAILURES:
         return Ending(TaskStatus.FAILED, "failed", f"It could not be started, {how}{detail}")
-    if code == 0:
+    if code == 0 and said is None:
         return _read_zero(end, detail)
-    if code in _CODES:
-        status, outcome, words, retryable = _CODES[code]
-        limit = status is TaskStatus.SUCCEEDED
-        by = EndedBy.CLUSTER if outcome == "interrupted" else EndedBy.CRAWLER
-        cause = words.format(how=how, detail=detail)
-        return Ending(status, (said if limit else None) or outcome, cause, retryable, by)
+    if meaning in SUCCESSES:
+        said = said or meaning
+    if (code == 0 or meaning in SUCCESSES) and not ends.fails(said):
+        cause = f"The crawler ended itself with {said!r}, {how}{_beside(end)}"
+        return Ending(TaskStatus.SUCCEEDED, str(said), cause)
+    if meaning == BANNED:
+        return Ending(TaskStatus.FAILED, BANNED, f"The site banned the crawler, {how}", retryable=True)
     if end.signal is not None:
         return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send", retryable=True)
     named = f" with {said!r}" if said and said != "failed" else ""
-    return Ending(TaskStatus.FAILED, said or "failed", f"The crawler failed{named}, {how}{detail}", retryable=True)
+    final = " for good (never retried)" if meaning == FINAL else ""
+    cause = f"The crawler failed{named}{final}, {how}{detail}"
+    return Ending(TaskStatus.FAILED, said or "failed", cause, retryable=not final and said not in NEVER)
 
 
 def _read_zero(end: End, detail: str) -> Ending:
-    """Return the ending for exit 0.
-
-    It is a success only if the crawler reports its finish reason, or if our runner did not start it.
-    """
-    said = end.finish_reason
-    if said:
-        return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0{_beside(end)}")
+    """Return the ending for exit 0 without a word about the reason: a success only if our runner did not start it."""
     if end.reason == POD_FAILED:
         cause = f"The pod failed although the crawler ended with exit 0{detail}"
+    elif end.finish_reason:
+        cause = f"The crawler says that it was stopped, but nobody stopped it (exit 0){detail}"
     elif end.runner:
         cause = f"It ended without a summary (exit 0){detail}"
     else:
-        return Ending(TaskStatus.SUCCEEDED, "finished", "exit 0")
+        return Ending(TaskStatus.SUCCEEDED, FINISHED, "exit 0")
     return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
 
 
 def reconcile(
-    task: TaskState, seen: Observation, stop: StopIntent | None, *, due_at: datetime, resumed: bool = False
+    task: TaskState,
+    seen: Observation,
+    stop: StopIntent | None,
+    *,
+    due_at: datetime,
+    resumed: bool = False,
+    ends: Reading | None = None,
 ) -> Change | None:
     """Return the change of one task that follows from one observation; ``None``: no change.
 
     The function is pure and idempotent: after the change is applied, the same observation gives ``None``. After a task
     has ended on the cluster, every order of observations leads to the same end. ``due_at``: the time by which a look
-    should have found a change. ``resumed``: this is the first look of a resumed run.
+    should have found a change. ``resumed``: this is the first look of a resumed run. ``ends``: see ``read_end``.
     """
     if task.status.terminal or seen.phase is Phase.ABSENT:
         return None
@@ -394,7 +408,7 @@ def reconcile(
         return Change(task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind, EndedBy.CLUSTER)
     if seen.phase is Phase.ENDED:
         end = seen.end or End()
-        ending = read_end(end, stop)
+        ending = read_end(end, stop, ends)
         found = _correction(end, seen, stop, due_at, resumed)
         when, how = end.finished_at or seen.changed_at, (ending.outcome, ending.cause, found, ending.ended_by)
         return Change(task.task_id, task.status, ending.status, when, *how)
@@ -422,7 +436,7 @@ def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: da
     by_force = end.signal is not None and end.finish_reason is None
     taken_away = end.disruption is not None and end.finish_reason in (None, "shutdown")
     if (by_force or taken_away) and not asked and end.reason != "OOMKilled":
-        return "killed"
+        return "vanished" if end.disruption == "lost" else "killed"
     if seen.observed_at <= due_at + timedelta(seconds=LATE_TOLERANCE_SECONDS):
         return None
     return "repair" if resumed else "late"

@@ -86,6 +86,7 @@ class FoundState:
     next_look_at: datetime | None
     last_progress_at: datetime | None
     counters: Counters
+    crawler: str
 
 
 @dataclass(frozen=True, slots=True)

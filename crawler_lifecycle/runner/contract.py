@@ -34,6 +34,8 @@ DISK_FULL = 3
 BAD_CONFIGURATION = 4
 STOPPED = 11
 STOPPED_UNCLEANLY = 13
+#: The code of shells for a program that is not there.
+NOT_EXECUTED = 127
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 

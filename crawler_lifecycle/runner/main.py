@@ -72,6 +72,8 @@ class Runner:
         self._stats_raw: contract.Json | None = None
         self._began = False
         self._message: str | None = None
+        self._own_exit: int | None = None
+        """The exit code of a program that could not be executed, as a shell would tell it."""
         self._statistics: contract.Json = {}
         self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
@@ -102,6 +104,7 @@ class Runner:
         except OSError as error:
             self._message = f"The crawler cannot be executed: {error}"
             say(self._message)
+            self._own_exit = contract.NOT_EXECUTED
             return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), child)
 
         if log is not None:
@@ -303,7 +306,7 @@ class Runner:
             **finish,
             "told_to_stop": evidence.stop_asked,  # before the crawler's end: a stop during the upload does not count
             "exit_code": ended.exit_code,
-            "own_exit": None if self._scrapy else ended.exit_code,  # not Scrapy's own code
+            "own_exit": None if self._scrapy else self._own_exit or ended.exit_code,  # not Scrapy's own code
             "signal": ended.signal,
             **{name: self._stats[name] for name in contract.COUNTERS if name in self._stats},
             **self._resumption,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from . import contract
 
-#: Finish reasons that mean a failure, even with exit code 0.
+#: Scrapy's finish reasons that mean a failure, even with exit code 0.
 _FAILURES = ("memusage_exceeded", "start_error")
 BEFORE_START = "shutdown-before-start"
 
@@ -62,20 +62,21 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
     if reason == "finished":
         return (contract.FINISHED if end.exit_code == 0 else contract.FAILED), reason
     if reason == "shutdown":
-        return contract.STOPPED, reason
+        # Scrapy also says so when something fails while it opens. Only a signal that we passed on proves a stop.
+        return (contract.STOPPED, reason) if end.stop_asked else (contract.FAILED, None)
     return (contract.FAILED if reason in _FAILURES else contract.FINISHED), reason
 
 
 def _command(end: Evidence) -> tuple[int, str | None]:
-    """Decide for a program other than Scrapy, by its exit code: 0 means finished unless it reports another reason."""
+    """Decide for a program other than Scrapy. Only the service knows what its exit codes mean, so they are passed on.
+
+    Exit code 0 means finished unless the program reports another reason. A stop is our own verdict.
+    """
     assert end.exit_code is not None
     if not end.stop_asked:
-        if end.exit_code == 0:
-            return (contract.FAILED if end.finish_reason in _FAILURES else 0), end.finish_reason or "finished"
-        return end.exit_code, end.finish_reason
+        return end.exit_code, end.finish_reason or ("finished" if end.exit_code == 0 else None)
     if end.finish_reason == "finished" and end.exit_code == 0:
         return contract.FINISHED, "finished"  # the stop came too late
     if end.exit_code in (0, contract.STOPPED):
         return contract.STOPPED, end.finish_reason or "shutdown"
-    known = (contract.DISK_FULL, contract.BAD_CONFIGURATION, 14, 15, 17, 18)
-    return (end.exit_code if end.exit_code in known else contract.STOPPED_UNCLEANLY), end.finish_reason
+    return contract.STOPPED_UNCLEANLY, end.finish_reason

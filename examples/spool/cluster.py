@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, own_exit
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, told_exit
 from crawler_lifecycle.ports.files import FileSource, LogPart
 from crawler_lifecycle.ports.looks import Counted, Details, Look, ObserverHealth
 from crawler_lifecycle.ports.protocols import TaskBundles
@@ -383,8 +383,13 @@ def _counters(folder: Path) -> tuple[Counters, datetime | None]:
 
 def _end(told: dict[str, Any], summary: dict[str, Any]) -> End:
     finish = bounds.words(summary.get("finish_reason"), 100)
+    stopped = summary.get("told_to_stop") is True
+    codes = (bounds.exit_code(summary.get(name)) for name in ("exit", "own_exit"))
+    own, verdict = told_exit(told.get("exit_code"), *codes, stopped)
     return End(
-        exit_code=own_exit(told.get("exit_code"), finish, bounds.exit_code(summary.get("own_exit"))),
+        exit_code=own,
+        verdict=verdict,
+        told=stopped,
         signal=told.get("signal"),
         reason=told.get("reason"),
         message=told.get("message") or bounds.words(summary.get("message"), bounds.TEXT_MAX),

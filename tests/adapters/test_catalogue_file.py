@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.catalogue import NODES_MAX, SIZE_MAX, YamlCatalogue, load
+from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import CatalogueError
 from tests.support.examples import examples
 
@@ -50,6 +51,20 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  args: {site: {default: 8400}}\n", 4, 'args.site.default: 8400 is no text; put it in quotes: "8400"'),
         (GOOD + "  settings:\n    A: a\n    B: yes\n", 6, 'settings.B: yes is no text; put it in quotes: "yes"'),
         (GOOD + "  allow_settings: [A, log file]\n", 4, "allow_settings[1]: 'log file' is not allowed"),
+        (
+            GOOD + "  ends: wegt\n",
+            4,
+            "ends.like: 'wegt' is not allowed; give one of plain, scrapy, browsertrix, crawlee",
+        ),
+        (GOOD + "  ends:\n    success: [0, 300]\n", 5, "ends.success: 300 is not allowed; give a whole number from 0"),
+        (GOOD + "  ends: {success: [8], final: [8]}\n", 4, "ends.success: 8 is not allowed; it is in another list too"),
+        (GOOD + "  ends: {success: ['8']}\n", 4, "ends.success[0]: '8' is not allowed"),
+        (GOOD + "  ends: {failed: [8]}\n", 4, "ends.failed: unknown key; known are like, success, final, retry"),
+        (
+            "- {name: a, project: b, ends: {final: [4]}}\n",
+            1,
+            "ends: [4] is not allowed; leave out all but failed_words",
+        ),
         (GOOD + "  allow_settings: [1]\n", 4, 'allow_settings[0]: 1 is no text; put it in quotes: "1"'),
         (GOOD + "  args:\n    n: {type: int}\n", 5, "args.n.type: 'int' is not allowed"),
         (GOOD + "  args:\n    n: {type: integer, default: 1.5}\n", 5, "args.n.default: '1.5' is not allowed"),
@@ -147,6 +162,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, what: str) -> None:
         path.symlink_to(path)
     with pytest.raises(CatalogueError, match=r"cannot be read .*LIFECYCLE_CRAWLERS"):
         YamlCatalogue(path)
+
+
+def test_ends_may_be_the_name_of_a_preset(file: Path) -> None:
+    names = [
+        load(_write(file, GOOD + f"  ends: {given}\n"))[0].ends for given in ("wget", "{like: wget, success: [8]}")
+    ]
+    assert names == [Ends("wget"), Ends("wget", success=[8])]
 
 
 def test_a_change_is_seen_and_a_broken_one_leaves_the_last_good(file: Path) -> None:

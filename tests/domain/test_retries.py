@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.clusters.kubernetes.jobs.container import _memory_text as memory_text
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, completed
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.ends import Ends, reading
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources, parse_memory
 from crawler_lifecycle.domain.retries import (
@@ -33,7 +34,8 @@ ALL = Retries(on=list(WORDS))
 
 
 def next_try(policy: Retries, ended: Ended, used: int, budget: int) -> NextTry | str:
-    return whole_next_try(resolved(policy, None, Retries()), ended, used, budget)
+    how = reading(Ends(final=[4], retry=[75]))
+    return whole_next_try(resolved(policy, None, Retries()), ended, used, budget, how)
 
 
 #: Who ends with an outcome of ours, if nobody else says it.
@@ -79,7 +81,14 @@ def test_an_end_that_an_older_build_recorded_is_retried_by_its_outcome() -> None
         (ALL, end("a word of the crawler", 1), None),
         (ALL, end("failed", 1), None),
         (ALL, end("failed", 4), "exit 4 is final"),
-        (ALL, end("failed", 17), "exit 17 is final"),
+        (ALL, end("failed", 127), "exit 127 is final"),
+        (DEFAULT, end("failed", 4), "exit 4 is final"),
+        (ALL, end("interrupted", 4), None),
+        (DEFAULT, end("failed", 75), None),
+        (DEFAULT, end("a word of the crawler", 75), None),
+        (DEFAULT, end("failed", 75, retry=3), "3 of 3 tries made"),
+        (DEFAULT, end("timed_out", 75), "timed_out is never retried"),
+        (ALL, end("failed", 17), None),
         (dataclasses.replace(ALL, final_exits=[9]), end("interrupted", 9), "exit 9 is final"),
         *((ALL, end(outcome), f"{outcome} is never retried") for outcome in [*ENDED, *NEVER]),
         (Retries(max=0), end("lost"), "retries.max is 0"),

@@ -9,6 +9,7 @@ import pytest
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.ends import Ends, reading
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import Job
 from crawler_lifecycle.domain.managers.scrapy_cloud import (
@@ -130,25 +131,27 @@ def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:
     person, forced = StopIntent(NOW), StopIntent(NOW, force=True, escalated=True)
     limits = [StopIntent(NOW, limit=limit) for limit in ("start_timeout", "timed_out", "cancelled (stalled)")]
     ends = [
-        End(exit_code=code, signal=signal, reason=reason, disruption=moved, finish_reason=said)
+        End(code, signal, reason, finish_reason=said, disruption=moved, verdict=verdict, told=True)
         for code in (None, 0, 1, 3, 4, 11, 13, 14, 15, 17, 18, 137, 143)
+        for verdict in (None, code)
         for signal in (None, 9)
         for reason in (None, "OOMKilled", "Evicted", "DeadlineExceeded", "StartError", "PodFailed")
         for moved in (None, "evicted", "interrupted")
         for said in (None, "finished", "shutdown", "memusage_exceeded")
     ]
+    how = reading(Ends("browsertrix"))
     found = {e.outcome for end in ends for stop in (None, person, forced, *limits)
-             if (e := read_end(end, stop)).status is not TaskStatus.SUCCEEDED}  # fmt: skip
+             if (e := read_end(end, stop, how)).status is not TaskStatus.SUCCEEDED}  # fmt: skip
     assert found - {"finished"} | {"lost", "deploy_failed", "partial"} == FAILED_HERE
 
 
 def test_what_is_never_retried() -> None:
     assert never_retried(EndedBy.PERSON, [None])
     assert never_retried(EndedBy.SERVICE, [])
-    assert never_retried(EndedBy.CRAWLER, [0, 17])
-    assert never_retried(EndedBy.CRAWLER, [4])
+    assert never_retried(EndedBy.CRAWLER, [None, "exit 17 is final"])
+    assert never_retried(EndedBy.CRAWLER, ["exit 4 is final"])
     for ended_by in (EndedBy.LIMIT, EndedBy.CLUSTER, EndedBy.CRAWLER, None):
-        assert not never_retried(ended_by, [1, 11, 137, None]), ended_by
+        assert not never_retried(ended_by, ["failed is not in retries.on", "3 of 3 tries made", None]), ended_by
 
 
 def test_metadata_has_these_keys_and_no_others() -> None:

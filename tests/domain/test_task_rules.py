@@ -16,10 +16,10 @@ from crawler_lifecycle.domain.task import (
     Phase,
     TaskState,
     TaskStatus,
-    own_exit,
     read_end,
     reconcile,
     task_may_become,
+    told_exit,
 )
 
 T0 = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -52,22 +52,24 @@ TABLE = [
     (End(exit_code=0, reason="PodFailed", runner=False), None, "FAILED", "failed"),
     (End(exit_code=0, reason="PodFailed", finish_reason="finished"), None, "SUCCEEDED", "finished"),
     (End(exit_code=143, signal=15, disruption="interrupted"), None, "FAILED", "interrupted"),
-    (End(exit_code=0, finish_reason="shutdown"), None, "FAILED", "interrupted"),
+    (End(exit_code=0, verdict=11, told=True, finish_reason="shutdown"), None, "FAILED", "interrupted"),
+    (End(exit_code=13, verdict=13, told=True), None, "FAILED", "interrupted"),
+    (End(exit_code=0, finish_reason="shutdown"), None, "FAILED", "failed"),
+    (End(exit_code=11, verdict=11, finish_reason="shutdown"), None, "FAILED", "failed"),
+    (End(exit_code=13, verdict=13, told=True, disruption="evicted"), None, "FAILED", "evicted"),
+    (End(disruption="lost", reason="NotFound"), None, "LOST", "lost"),
+    (End(disruption="lost", reason="NotFound"), PERSON, "CANCELLED", "cancelled"),
     (End(exit_code=1, finish_reason="memusage_exceeded"), None, "FAILED", "memusage_exceeded"),
     (End(exit_code=0, finish_reason="memusage_exceeded"), None, "FAILED", "memusage_exceeded"),
-    (End(exit_code=3), None, "FAILED", "diskusage_exceeded"),
+    (End(exit_code=3, verdict=3), None, "FAILED", "diskusage_exceeded"),
+    (End(exit_code=1, verdict=3), None, "FAILED", "diskusage_exceeded"),
+    (End(exit_code=3), None, "FAILED", "failed"),
     (End(exit_code=0, finish_reason="closespider_itemcount"), None, "SUCCEEDED", "closespider_itemcount"),
     (End(exit_code=0), None, "FAILED", "failed"),
     (End(exit_code=0, runner=False), None, "SUCCEEDED", "finished"),
-    (End(exit_code=14), None, "SUCCEEDED", "size_limit"),
-    (End(exit_code=15), None, "SUCCEEDED", "time_limit"),
-    (End(exit_code=15, finish_reason="enough"), None, "SUCCEEDED", "enough"),
-    (End(exit_code=11), None, "FAILED", "interrupted"),
-    (End(exit_code=13), None, "FAILED", "interrupted"),
-    (End(exit_code=143, signal=15), None, "FAILED", "interrupted"),
-    (End(exit_code=18), None, "FAILED", "banned"),
-    (End(exit_code=4), None, "FAILED", "failed"),
-    (End(exit_code=17), None, "FAILED", "failed"),
+    *((End(exit_code=code), None, "FAILED", "failed") for code in (4, 8, 11, 13, 14, 15, 17, 18, 75, 143, 255)),
+    (End(exit_code=143, signal=15), None, "FAILED", "failed"),
+    (End(exit_code=4, verdict=4), None, "FAILED", "failed"),
     (End(exit_code=1), None, "FAILED", "failed"),
     (End(exit_code=1, finish_reason="start_error"), None, "FAILED", "start_error"),
     (End(exit_code=137, signal=9), None, "FAILED", "failed"),
@@ -281,7 +283,7 @@ def test_an_end_dated_to_the_second_belongs_to_a_stop_within_that_second() -> No
     """A kubelet's times have whole seconds: an end half a second after the stop is dated before it."""
     asked = datetime(2026, 1, 5, 12, 0, 5, 700_000, tzinfo=UTC)
     stop = StopIntent(asked)
-    cut = End(exit_code=11, finished_at=asked.replace(microsecond=0), finish_reason="shutdown")
+    cut = End(exit_code=11, verdict=11, told=True, finished_at=asked.replace(microsecond=0), finish_reason="shutdown")
     assert read_end(cut, stop).outcome == "cancelled"
     earlier = dataclasses.replace(cut, finished_at=asked.replace(microsecond=0) - timedelta(seconds=1))
     assert read_end(earlier, stop).outcome == "interrupted"
@@ -289,19 +291,16 @@ def test_an_end_dated_to_the_second_belongs_to_a_stop_within_that_second() -> No
     assert read_end(exact, stop).outcome == "interrupted"
 
 
-def test_a_command_that_ended_with_0_after_a_stop_is_told_with_its_own_code() -> None:
-    """Whatever the runner made of it: status and outcome are the same."""
-    assert own_exit(11, "shutdown", 0) == 0
-    others = (
-        (11, "shutdown", None),
-        (11, "shutdown-before-start", 0),
-        (13, "shutdown", 0),
-        (11, None, 0),
-        (137, "shutdown", 0),
-    )
-    for code, reason, own in others:
-        assert own_exit(code, reason, own) == code
-    for stop in (None, PERSON, TIMED_OUT):
-        told, made = (read_end(End(exit_code=code, finish_reason="shutdown"), stop) for code in (0, 11))
-        assert (told.status, told.outcome, told.retryable) == (made.status, made.outcome, made.retryable)
-    assert read_end(End(exit_code=0, finish_reason="shutdown"), PERSON).cause.endswith("exit 0")
+def test_the_crawlers_own_exit_code_beside_the_runners_verdict() -> None:
+    """In this order: exit code of the process, then ``exit``, ``own_exit`` and ``told_to_stop`` of the summary."""
+    assert told_exit(11, 11, 0, True) == (0, 11)
+    assert told_exit(11, 11, 11, True) == (11, 11)
+    assert told_exit(11, 11, 11, False) == (11, None), "a code of its own: nobody told it to stop"
+    assert told_exit(13, 13, 5, True) == (5, 13)
+    assert told_exit(3, 3, 1, False) == (1, 3), "the runner saw a full disk"
+    assert told_exit(3, 3, 3, False) == (3, None)
+    assert told_exit(4, 4, 127, False) == (127, 4), "it cannot be executed"
+    assert told_exit(1, 1, None, False) == (1, 1), "Scrapy's own code is never told"
+    assert told_exit(3, None, None, False) == (3, 3), "on a full disk there is no summary"
+    assert told_exit(137, 1, 1, False) == (137, None), "the runner was killed after its summary"
+    assert read_end(End(exit_code=0, verdict=11, told=True, finish_reason="shutdown"), PERSON).cause.endswith("exit 0")

@@ -24,7 +24,9 @@ PROGRAM = SPIDER._replace(scrapy=False)
     [
         (SPIDER._replace(finish_reason="finished"), 0, "finished"),
         (SPIDER._replace(finish_reason="finished", exit_code=1), 1, "finished"),
-        (SPIDER._replace(finish_reason="shutdown"), 11, "shutdown"),
+        (SPIDER._replace(finish_reason="shutdown", stop_asked=True), 11, "shutdown"),
+        (SPIDER._replace(finish_reason="shutdown"), 1, None),
+        (SPIDER._replace(finish_reason="shutdown", exit_code=1, disk_full=True), 3, None),
         (SPIDER._replace(finish_reason="closespider_errorcount", exit_code=1), 0, "closespider_errorcount"),
         (SPIDER._replace(finish_reason="memusage_exceeded"), 1, "memusage_exceeded"),
         (SPIDER._replace(finish_reason="start_error"), 1, "start_error"),
@@ -41,9 +43,13 @@ PROGRAM = SPIDER._replace(scrapy=False)
         (SPIDER._replace(exit_code=None, signal=11), 139, None),
         (SPIDER._replace(exit_code=None), 11, BEFORE_START),
         (PROGRAM, 0, "finished"),
-        (PROGRAM._replace(exit_code=9), 9, None),
+        *((PROGRAM._replace(exit_code=code), code, None) for code in (3, 4, 9, 11, 13, 14, 15, 17, 18, 143)),
+        (PROGRAM._replace(finish_reason="shutdown"), 0, "shutdown"),
+        (PROGRAM._replace(finish_reason="memusage_exceeded"), 0, "memusage_exceeded"),
+        (PROGRAM._replace(exit_code=1, disk_full=True), 3, None),
         (PROGRAM._replace(stop_asked=True), 11, "shutdown"),
-        (PROGRAM._replace(stop_asked=True, exit_code=14), 14, None),
+        (PROGRAM._replace(stop_asked=True, exit_code=11), 11, "shutdown"),
+        (PROGRAM._replace(stop_asked=True, exit_code=14), 13, None),
         (PROGRAM._replace(stop_asked=True, exit_code=2), 13, None),
         (PROGRAM._replace(stop_asked=True, exit_code=None, signal=2, stop_signal=2), 13, None),
     ],
@@ -74,7 +80,7 @@ def test_success_is_never_told_without_reason(evidence: Evidence) -> None:
     code, reason = exit_of(evidence)
     assert 0 <= code <= 255
     ending = read_end(End(exit_code=code, finish_reason=reason))
-    if ending.status is TaskStatus.SUCCEEDED and code not in (14, 15):  # limits of its own, which it told itself
+    if ending.status is TaskStatus.SUCCEEDED:
         assert evidence.signal is None
         assert reason not in ("shutdown", "memusage_exceeded", "start_error")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode
 from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
+from crawler_lifecycle.domain.ends import Ends, reading
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, read_end, reconcile
 from crawler_lifecycle.ports.runs import TaskRef
@@ -46,8 +47,9 @@ class Condition:
         believed = TaskState(
             self.task.task_id, self.task.index, self.task.attempt, TaskStatus.QUEUED, self.now, self.task.uid, True
         )
-        change = reconcile(believed, seen, self.stop, due_at=self.now + timedelta(hours=1))
-        ending = read_end(seen.end, self.stop) if seen.end is not None else None
+        how = reading(Ends("browsertrix"))
+        change = reconcile(believed, seen, self.stop, due_at=self.now + timedelta(hours=1), ends=how)
+        ending = read_end(seen.end, self.stop, how) if seen.end is not None else None
         found = {
             "phase": str(seen.phase),
             "status": str(change.after) if change is not None else "unchanged",

@@ -25,7 +25,7 @@ HUNGRY: dict[str, Any] = {
     "retries": {"on": ["interrupted", "evicted", "lost", "oom"], "memory_factor": 2, "memory_cap": "224Mi"},
 }
 NEEDS = (10, 80, 80, 160, 260)
-#: Every exit code that means something, and some that do not.
+#: Exit codes that mean something to some program or to our runner. Of these crawlers each is a failure.
 EXITS = (1, 3, 4, 11, 13, 14, 15, 17, 18, 77, 143)
 
 

@@ -18,16 +18,7 @@ LOST: End = ("LOST", "lost")
 OOM: End = ("FAILED", "killed by oom")
 FAILED: End = ("FAILED", "failed")
 INTERRUPTED: End = ("FAILED", "interrupted")
-BY_CODE: dict[int, End] = {
-    0: ("SUCCEEDED", "finished"),
-    3: ("FAILED", "diskusage_exceeded"),
-    11: INTERRUPTED,
-    13: INTERRUPTED,
-    14: ("SUCCEEDED", "size_limit"),
-    15: ("SUCCEEDED", "time_limit"),
-    18: ("FAILED", "banned"),
-    143: INTERRUPTED,
-}
+SUCCEEDED: End = ("SUCCEEDED", "finished")
 #: From the last word of a crawler to the time that its supervisor writes down as its end, on a machine that is busy.
 CLOSE_S = 5.0
 
@@ -72,10 +63,11 @@ def own_end(process: Process) -> set[End]:
     if end is None:
         return set()
     if end.get("signal") is not None:
-        return {INTERRUPTED if end["signal"] == 15 else FAILED}
-    code, reason = int(end["code"]), end.get("reason")
-    status, outcome = BY_CODE.get(code, FAILED)
-    return {(status, reason if reason and reason != "shutdown" else outcome)}
+        return {FAILED}
+    reason = end.get("reason")
+    status, outcome = FAILED if int(end["code"]) or reason == "shutdown" else SUCCEEDED
+    own = {(status, reason if reason and reason != "shutdown" else outcome)}
+    return own | {INTERRUPTED} if process.signals else own  # only a signal that came proves that somebody stopped it
 
 
 def finished(process: Process) -> bool:

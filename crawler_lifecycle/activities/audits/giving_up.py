@@ -18,6 +18,7 @@ from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, Sto
 from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities
 from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities
 from crawler_lifecycle.activities.reconciliation import LookStep
+from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveParent, LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
@@ -54,6 +55,7 @@ class GivingUp:
     managing: ManagingActivities
     graphs: GraphActivities
     clock: Clock = utc_now
+    policies: Policies | None = None
 
     def run(self, run: LiveRun, why: str) -> str:
         """Stop the run, end its tasks, then end the run.
@@ -91,7 +93,7 @@ class GivingUp:
 
     def _look(self, fence: Fence) -> None:
         """Record how the tasks have ended, until no row of a task is active."""
-        s, step = self.store, LookStep(self.store.looks, self.cluster, fence)
+        s, step = self.store, LookStep(self.store.looks, self.cluster, fence, self.policies)
         for _ in range(LOOKS):
             state, look = step.look()
             step.record(state, look, "sweep", next_look_at=self.clock() + timedelta(seconds=LOOK_S))

@@ -15,7 +15,7 @@ from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.coverage import Coverage
-from crawler_lifecycle.domain.task import End, Observation, Phase, own_exit
+from crawler_lifecycle.domain.task import End, Observation, Phase, told_exit
 
 from .folders import folder as files
 
@@ -181,8 +181,13 @@ class Reading:
         if source == files.END and number == 9 and finish is not None and own is not None and reason == "Error":
             # The runner was killed between its summary and its exit. The summary is the better evidence.
             code, number, reason = own, None, "Error" if own else "Completed"
+        told = self._folder.typed(summary, "told_to_stop", bool, files.SUMMARY) is True
+        crawlers = self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code)
+        code, verdict = told_exit(code, own, crawlers, told)
         end = End(
-            exit_code=own_exit(code, finish, self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code)),
+            exit_code=code,
+            verdict=verdict,
+            told=told,
             signal=number,
             reason=reason,
             message=self._message(

@@ -270,9 +270,10 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
     end, known = seen.end, (recorded.exit_code, recorded.exit_signal)
     ending = read_end(end, stop)
     if known != (None, None):
-        contradicts = known != (end.exit_code, end.signal)
+        # Earlier builds recorded the verdict of the runner in place of the crawler's own code.
+        contradicts = known not in ((end.exit_code, end.signal), (end.verdict, end.signal))
     elif recorded.status == TaskStatus.LOST:
-        contradicts = True
+        contradicts = ending.status is not TaskStatus.LOST
     else:
         contradicts = (ending.status is TaskStatus.SUCCEEDED) != (recorded.status == TaskStatus.SUCCEEDED)
     if not contradicts:

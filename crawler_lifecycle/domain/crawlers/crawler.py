@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import check_name
 from crawler_lifecycle.domain.coverage import Expected, OnViolation
+from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import DEFAULT, Retries
@@ -63,6 +64,8 @@ class CrawlerDefinition:
     pool: str | None = None
     """The pool of its runs, unless the request names one."""
     retries: Retries = field(default_factory=Retries)
+    ends: Ends = field(default_factory=Ends)
+    """What its exit codes and last words mean."""
     files_max: int | None = None
     expect: dict[str, float] = field(default_factory=dict)
     """Field of its items -> the part of the usual share that a run must reach (``domain/coverage.py``)."""
@@ -100,6 +103,8 @@ class CrawlerDefinition:
             check_declared(f"args.{key}", argument)
         check_sizes(_defaults(self), self.settings)
         self.expected.check()
+        if self.kind is CrawlerKind.SCRAPY:
+            self.ends.check_scrapy()
         check_name("pool", self.pool, or_none=True)
         check_retries(self.retries, self.resources.memory)
         self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)

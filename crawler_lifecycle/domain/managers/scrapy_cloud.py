@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.retries import IS_FINAL
 from crawler_lifecycle.domain.run import RunRequest, Trigger
 
 from .manager import FAILED_OUTCOMES, Job
@@ -20,8 +21,6 @@ from .manager import FAILED_OUTCOMES, Job
 UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
 #: Who ended what is not retried: a person stopped the run, or we refused it.
 _FINAL = (EndedBy.PERSON, EndedBy.SERVICE)
-#: Exit codes that are not retried: the crawler reports a bad configuration (4) or a fatal error (17).
-_FINAL_EXIT_CODES = (4, 17)
 #: Our own outcomes of FAILED runs. A failed crawler may also report any other outcome.
 FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
     *("lost", "evicted", "interrupted", "timed_out", "start_timeout", "deploy_failed", "banned", "partial")
@@ -97,9 +96,9 @@ def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: A
     return replace(own, tags=list(job.tags), priority=job.priority or own.priority, pool=job.pool, **more)
 
 
-def never_retried(ended_by: str | None, exit_codes: Iterable[int | None]) -> bool:
-    """Return whether an end is never retried. ``exit_codes``: the exit codes of the run's tasks."""
-    return ended_by in _FINAL or any(code in _FINAL_EXIT_CODES for code in exit_codes)
+def never_retried(ended_by: str | None, notes: Iterable[str | None]) -> bool:
+    """Return whether an end is never retried. ``notes``: why the run's tasks were not tried again (``next_try``)."""
+    return ended_by in _FINAL or any(note is not None and note.endswith(IS_FINAL) for note in notes)
 
 
 def _times(quantity: str | None, times: int) -> str | None:

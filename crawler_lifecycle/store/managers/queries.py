@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Select, and_, func, not_, select
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.managers.manager import JobState
+from crawler_lifecycle.domain.retries import IS_FINAL
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.rows import Row
@@ -26,7 +27,6 @@ HOLDING = (JobState.STARTING.value, JobState.STARTED.value)
 BY_IDENTITY = (manager_item, "FORCE INDEX (uq_manager_item_manager_id_identity)", "mysql")
 BY_END = (run_history, "FORCE INDEX (ix_run_history_parent_ended_at_run_id)", "mysql")
 BY_STATE = (manager_item, "FORCE INDEX (ix_manager_item_manager_id_state_item_id)", "mysql")
-_FINAL_EXIT_CODES = (4, 17)
 _CURRENT = (task_history, "FORCE INDEX (ix_task_history_current)", "mysql")
 
 
@@ -98,24 +98,22 @@ def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[Jo
     """Return the only task of each of these single-process runs, with its statistics."""
     t = task_history.c
     joined = task_history.outerjoin(task_stats, task_stats.c.task_id == t.task_id)
-    query = select(t.run_id, t.outcome, t.exit_code, task_stats.c.stats).select_from(joined)
+    query = select(t.run_id, t.outcome, t.retry_note, task_stats.c.stats).select_from(joined)
     query = query.where(t.run_id.in_(run_ids), t.superseded_by.is_(None))
     if not run_ids:
         return {}
     return {
-        row["run_id"]: ([JobTask(row["outcome"], row["exit_code"])], bounds.statistics(row["stats"]))
+        row["run_id"]: ([JobTask(row["outcome"], row["retry_note"])], bounds.statistics(row["stats"]))
         for row in conn.execute(query.with_hint(*_CURRENT)).mappings()
     }
 
 
 def _fatal(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[JobTask]]:
-    """Return, for each of these multi-process runs, a task with an exit code that no retry can improve, if there is
-    one.
-    """
+    """Return, for each of these multi-process runs, a task with an exit code that is final, if there is one."""
     t, found = task_history.c, defaultdict[int, list[JobTask]](list)
     for run_id in run_ids:
-        query = select(t.outcome, t.exit_code).where(t.run_id == run_id, t.superseded_by.is_(None))
-        query = query.where(t.exit_code.in_(_FINAL_EXIT_CODES)).limit(1)
+        query = select(t.outcome, t.retry_note).where(t.run_id == run_id, t.superseded_by.is_(None))
+        query = query.where(t.retry_note.like(f"%{IS_FINAL}")).limit(1)
         rows = conn.execute(query.with_hint(*_CURRENT))
-        found[run_id] = [JobTask(outcome, exit_code) for outcome, exit_code in rows]
+        found[run_id] = [JobTask(outcome, note) for outcome, note in rows]
     return found

@@ -121,7 +121,7 @@ class JobTask:
     """The end of one task of a job's run."""
 
     outcome: str | None
-    exit_code: int | None
+    retry_note: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +136,13 @@ class JobRun:
 def ended_row(row: Row, run: JobRun | None) -> Ended:
     """Return the end of a job, for which hooks have to be called. ``run`` is ``None`` when it could not be started."""
     live, outcome = live_row(row), job_outcome(row, run)
-    exit_codes = [] if run is None else [task.exit_code for task in run.tasks]
+    notes = [] if run is None else [task.retry_note for task in run.tasks]
     return Ended(
         live=live,
         attempt=1 if run is None else run.row.attempt,
         bad=run is None or run.row.status != RunStatus.COMPLETED,
         outcome=outcome,
-        retryable=not never_retried(EndedBy.SERVICE if run is None else run.row.ended_by, exit_codes),
+        retryable=not never_retried(EndedBy.SERVICE if run is None else run.row.ended_by, notes),
         metadata=metadata_of(row, run),
         tries=row["hook_tries"],
     )

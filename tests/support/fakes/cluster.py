@@ -22,7 +22,7 @@ from crawler_lifecycle.ports.looks import Counted, Details, Look
 from crawler_lifecycle.ports.runs import Deployed, Deployment, TaskRecord, TaskRef
 
 FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
-SHUTDOWN = End(exit_code=11, reason="Error", finish_reason="shutdown")
+SHUTDOWN = End(exit_code=11, verdict=11, told=True, reason="Error", finish_reason="shutdown")
 KILLED = End(exit_code=137, signal=9, reason="Error")
 NEVER_RAN = End(reason="Cancelled", message="It was stopped while it waited and never executed")
 #: Seconds in which a task without an end counts what its behaviour says.

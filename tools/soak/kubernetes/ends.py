@@ -47,7 +47,7 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
     done = state(told).get("terminated")
     said = _said(done)
     code = exit_of(done)
-    own = _own(done, said, code, runner)
+    own = _own(done, said, code, runner and "own_exit" not in _summary(done))
     if code == 0 and said == "finished":
         return {own}  # whatever else came to it
     marks = set(_marks(told))
@@ -83,7 +83,12 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
 
 def _by_itself(done: Json | None, said: str | None, code: int | None) -> bool:
     """Whether a runner's word is that the crawler ended by itself."""
-    return "runner" in _summary(done) and code is not None and code not in TOLD and said != "shutdown"
+    summary = _summary(done)
+    if "runner" not in summary or code is None:
+        return False
+    if summary.get("told_to_stop") is False:
+        return code not in (137, 143)
+    return code not in TOLD and said != "shutdown"
 
 
 def _ended_at(done: Json | None, over: Version) -> datetime:
@@ -133,20 +138,14 @@ def _own(done: Json | None, said: str | None, code: int | None, runner: bool) ->
         return "SUCCEEDED", "finished"
     if done is None:
         return "FAILED", "failed"
-    if said == "shutdown":
+    if code in (11, 13) and _summary(done).get("told_to_stop"):
         return INTERRUPTED
-    if said == "memusage_exceeded":
-        return "FAILED", said
-    if code == 3:
+    if said == "shutdown":
+        return "FAILED", "failed"
+    if code == 3 and runner:
         return "FAILED", "diskusage_exceeded"
     if code == 0 and said:
-        return "SUCCEEDED", said
+        return ("FAILED" if said in ("memusage_exceeded", "start_error") else "SUCCEEDED"), said
     if code == 0:
         return ("FAILED", "failed") if runner else ("SUCCEEDED", "finished")
-    if code in (14, 15):
-        return "SUCCEEDED", said or ("size_limit" if code == 14 else "time_limit")
-    if code in (11, 13, 143):
-        return INTERRUPTED
-    if code == 18:
-        return "FAILED", "banned"
-    return "FAILED", "failed" if code in (4, 17) else said or "failed"
+    return "FAILED", said or "failed"

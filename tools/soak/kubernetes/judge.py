@@ -21,7 +21,7 @@ ENDS = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 #: The recorder's own clock stamps what it was told; what is nearer than this cannot be put in order.
 BLUR = timedelta(seconds=2)
 #: Exit codes by which a crawler says that it has done what it was to do.
-DONE = (0, 14, 15)
+DONE = (0,)
 Violations = Iterator[str]
 
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job,
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
-from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit
+from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, told_exit
 from crawler_lifecycle.ports.runs import TaskRef
 
 from .outside_causes import PodEnd, also_deleted, deleted_before, disruption, given_up_after_end, lost_container
@@ -41,14 +41,19 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     last = PodEnd(task, job, pod, done, at, by_itself, by_itself and summary.told is False)
     moved = disruption(last)
     reason = _reason(last, code, moved)
+    runner = summary.runner or had_runner(job, pod)
+    told = summary.told is True
+    own, verdict = told_exit(code, summary.exit, summary.own_exit, told) if runner else (code, None)
     end = End(
-        exit_code=own_exit(code, summary.finish_reason, summary.own_exit),
+        exit_code=own,
+        verdict=verdict,
+        told=told,
         signal=signal,
         reason=reason,
         message=moved[1] if moved is not None else _message(pod, summary, reason, job),
         finished_at=_finished(pod, last.at, job),
         finish_reason=summary.finish_reason,
-        runner=summary.runner or had_runner(job, pod),
+        runner=runner,
         disruption=moved[0] if moved is not None else None,
         memory_limit=memory_limit(pod),
         by_itself=last.by_itself,
@@ -100,7 +105,7 @@ def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | No
         return None, None
     code, signal = bounds.exit_code(done.exit_code), bounds.exit_signal(done.signal) or summary.signal
     if signal is None and code is not None and 128 < code <= 128 + 64 and done.reason not in START_FAILURES:
-        signal = code - 128
+        signal = code - 128 if code != summary.own_exit else None
     if code == 137 and done.reason == "Error" and summary.finish_reason is not None and summary.exit is not None:
         # The runner was killed between its summary and its exit. The summary is the better evidence.
         return summary.exit, summary.signal
@@ -112,7 +117,11 @@ def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
 
     After a stop this is true only if the crawler had finished.
     """
-    if not summary.runner or signal is not None or code is None or code in _STOPPED:
+    if not summary.runner or signal is not None or code is None:
+        return False
+    if summary.told is False:
+        return True
+    if code in _STOPPED:
         return False
     if summary.told and not (summary.finish_reason == "finished" and code == 0):
         return False

@@ -9,11 +9,13 @@ I/O.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from signal import SIGTERM
+from typing import NamedTuple, TypeGuard
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, Terminated
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
+from crawler_lifecycle.domain.task import START_FAILURES
 from crawler_lifecycle.ports.runs import TaskRef
 
 from .predicates import (
@@ -25,7 +27,7 @@ from .predicates import (
     never_began,
     taken_back,
 )
-from .termination_message import clean
+from .termination_message import clean, read_summary
 
 #: A disruption mark is ignored if its pod still ran for this time after the mark. The cluster does the same.
 STALE_AFTER = timedelta(minutes=2)
@@ -34,6 +36,9 @@ STALE_AFTER = timedelta(minutes=2)
 NODE_DELETES = timedelta(minutes=1)
 #: A node's reasons for a container whose end it does not know. The exit code is then invented.
 _FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
+#: All reasons that kubelets and their runtimes give for the end of a container. Another one is the word of a provider
+#: that stands for a node (a virtual kubelet), and so is its exit code.
+_OF_KUBELETS = (*_FORGOTTEN, *START_FAILURES, "Completed", "Error", "OOMKilled", "seccomp killed", None, "")
 _MOVED = {
     "PreemptionByScheduler": ("evicted", "displaced by a pod of higher priority"),
     "EvictionByEvictionAPI": ("evicted", "evicted through the API, as when its node is drained"),
@@ -112,10 +117,15 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
     if pod.status.reason == "Evicted" or asked_by_us(last.task, pod, job):
         return None
     # When the time of the deletion is lost, a later mark or the Job's count shows that it came after the end.
+    # Then the exit code of a program that did not handle SIGTERM shows that it came before.
+    terminated = last.done is not None and last.done.exit_code == 128 + SIGTERM
     if deleted_before(pod, last.at, last.by_itself) and (
-        deletion_is_dated(pod) or (mark is None and not _counted_before(job, pod))
+        deletion_is_dated(pod) or terminated or (mark is None and not _counted_before(job, pod))
     ):
         return "interrupted", who_deleted(job, pod)
+    if invented(last.done):
+        words = clean(last.done.message) or "no message"
+        return "lost", f"the provider of its node says {last.done.reason or 'nothing'}: {words}"
     if lost_container(last.done):
         return "interrupted", "its node lost the state of the container and does not know how it ended"
     return None
@@ -196,7 +206,17 @@ def given_up_after_end(pod: Pod, at: datetime | None) -> bool:
 
 def lost_container(done: Terminated | None) -> bool:
     """Return whether the node lost the state of the container, so that the exit code is invented."""
-    return done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255)
+    return invented(done) or (done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255))
+
+
+def invented(done: Terminated | None) -> TypeGuard[Terminated]:
+    """Return whether only a provider says that the container ended, and how. The summary of a runner is a better proof.
+
+    Processes end with exit codes from 0 to 255.
+    """
+    if done is None or read_summary(done.message).runner:
+        return False
+    return done.exit_code < 0 or (done.reason not in _OF_KUBELETS and done.exit_code != 0)
 
 
 def _has_part(mark: Condition, last: PodEnd) -> bool:

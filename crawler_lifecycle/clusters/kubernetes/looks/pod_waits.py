@@ -172,6 +172,8 @@ def pull_words(message: str | None) -> str:
 
 def _preparing(pod: Pod, events: Sequence[Event]) -> str:
     where = f"Node {pod.spec.node_name} prepares the pod"
+    if said := clean(pod.status.message):  # only a provider says something here
+        return f"{where}: {clean(pod.status.reason)}: {said}"
     event = newest_warning(events, pod.metadata.uid)
     said = clean(event.message) if event is not None else None
     return f"{where}: {event.reason}: {said}" if event is not None and said else where

@@ -16,6 +16,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.explanations import job_is_word
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import TRACKING
 from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
+from crawler_lifecycle.domain.ends import Ends, reading
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Ending, Observation, Phase, read_end
 from crawler_lifecycle.ports.runs import TaskRef
@@ -104,7 +105,8 @@ def look(job: Object | None, pod: Object | None, *, stopping: bool = False, now:
 def ending(job: Object | None, pod: Object | None, stop: float | None = None) -> Ending:
     seen = look(job, pod, stopping=stop is not None)
     assert seen.end is not None, seen
-    return read_end(seen.end, StopIntent(T0 + timedelta(seconds=stop)) if stop is not None else None)
+    how = reading(Ends("browsertrix"))
+    return read_end(seen.end, StopIntent(T0 + timedelta(seconds=stop)) if stop is not None else None, how)
 
 
 def outcome(job: Object | None, pod: Object | None, stop: float | None = None) -> str:
