@@ -85,7 +85,7 @@ def test_a_look_that_fails_after_one_whose_answer_was_lost_takes_nothing_back(wo
     world.cluster.end_now(1)
     world.forward(70)
     with pytest.raises(Crash):
-        world.call("get_history_statuses_to_sync", world.look(fence), Breaker(at=2, after=True))
+        world.call("get_history_statuses_to_sync", world.look(fence), Breaker(at=3, after=True))
     looked = shown(world)
     assert looked["verified_at"] == world.clock(), "that look was complete"
     assert looked["tasks"] == ["RUNNING", "RUNNING"], "its findings are not committed as statuses yet"

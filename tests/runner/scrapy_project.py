@@ -24,6 +24,45 @@ class Ours:
     def from_crawler(cls, crawler):
         print("the project's own extension is there", flush=True)
         return cls()
+
+
+class Away:
+    # As a pipeline and as a scheduler: what it needs is away.
+    def open_spider(self, spider):
+        raise ConnectionError("the database is away")
+
+    def process_item(self, item, spider):
+        return item
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls()
+
+    def open(self, spider):
+        raise ConnectionError("the queue is away")
+
+    def has_pending_requests(self):
+        return False
+
+    def enqueue_request(self, request):
+        return False
+
+    def next_request(self):
+        return None
+
+
+class Stops:
+    # Stops the crawl by itself, as at a signal.
+    @classmethod
+    def from_crawler(cls, crawler):
+        import scrapy
+        made = cls()
+        made.crawler = crawler
+        crawler.signals.connect(made.stop, signal=scrapy.signals.response_received)
+        return made
+
+    def stop(self):
+        self.crawler.stop()
 """
 _SPIDERS = '''
 import json, os, pathlib, signal

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle.domain.last_words import last_words
+from crawler_lifecycle.domain.task import End, read_end, told_exit
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from crawler_lifecycle.runner.verdict import BEFORE_START
 from tests.runner.runner_bench import wait_until
@@ -72,6 +74,31 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     assert b"The task did not resume" in bench.output
     assert bench.summary()["pages"] == 4
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_ASKED)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"ITEM_PIPELINES": {"demo.extension.Away": 1}}, "ConnectionError: the database is away"),
+        ({"SCHEDULER": "demo.extension.Away"}, "ConnectionError: the queue is away"),
+        ({"EXTENSIONS": {"demo.extension.Stops": 1}}, None),
+    ],
+    ids=["pipeline", "scheduler", "itself"],
+)
+def test_only_a_signal_that_was_passed_on_is_a_stop(
+    scrapy_bench: ScrapyBench, settings: dict[str, object], error: str | None
+) -> None:
+    """Scrapy says ``shutdown`` whenever its engine is closed before its time."""
+    assert scrapy_bench.crawl("pages", CRAWL_SETTINGS=json.dumps(settings)) == 1
+    summary = scrapy_bench.summary()
+    assert (summary["told_to_stop"], summary.get("finish_reason"), summary["resumable"]) == (False, None, False)
+    code, verdict = told_exit(1, summary["exit"], summary.get("own_exit"), summary["told_to_stop"])
+    ending = read_end(End(code, verdict=verdict))
+    assert (ending.status, ending.outcome) == ("FAILED", "failed")
+    if error is not None:
+        assert last_words(scrapy_bench.output.decode()) == error
+    assert scrapy_bench.crawl("pages", CRAWL_RESUME="1", CRAWL_ATTEMPT="2") == 0
+    assert scrapy_bench.summary()["resume_note"] == NOT_CLEAN
 
 
 def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:

@@ -147,7 +147,7 @@ def dated_before_its_end(case: Case) -> None:
 def tried_again(case: Case) -> None:
     """The truth: the first try was interrupted, and the second one finished."""
     case.processes.append(process(attempt=2, begin=T + 8, last=T + 11))
-    case.processes[0] = process(end={"at": T + 5, "code": 143, "reason": None, "pages": 7})
+    case.processes[0] = process(signals=[T + 4], end={"at": T + 5, "code": 143, "reason": None, "pages": 7})
     first = case.book.tasks[0]
     case.book.tasks.append({**first, "task_id": 20, "attempt": 2, "retry": 1, "ended_at": T + 11.1})
     first |= {"status": "FAILED", "outcome": "interrupted", "exit_code": 143, "superseded_by": 20}
