@@ -92,7 +92,7 @@ EXPECTED: dict[Scenario, dict[str, Any]] = {
     good_path: {"run": ("COMPLETED", "finished", 1), "tasks": [(0, 1, *DONE)]},
     waves: {
         "run": ("FAILED", "partial", 1),
-        "tasks": [(n, 1, *(("FAILED", "banned") if n == 3 else DONE)) for n in range(5)],
+        "tasks": [(n, 1, *(("FAILED", "failed") if n == 3 else DONE)) for n in range(5)],
     },
     stop: {
         "run": ("FAILED", "cancelled", 1),

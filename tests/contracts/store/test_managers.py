@@ -225,6 +225,21 @@ def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
     managed.check_counters()
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("final", [True, False])
+def test_an_exit_code_that_is_final_is_not_retried(managed: Managed, tasks: int, final: bool) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    [fence] = managed.executing([1], 1, exhausted=True)
+    if tasks > 1:
+        world.store.additions.add_tasks(fence.run_id, "more", [{"n": "2"}], fence)
+    world.see_ends(fence, failed=[0])
+    why = "exit 4 is final" if final else "failed is not in retries.on"
+    world.store.retries.retry_ended(fence, lambda end, used: why, 0)
+    world.end(fence)
+    [end] = managers.facts(managed.fence, 10).ended
+    assert (end.bad, end.retryable) == (True, not final)
+
+
 def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
