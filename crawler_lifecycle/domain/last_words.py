@@ -1,22 +1,28 @@
-"""Last words: the one line near the end of a crawler's log that says why the crawler failed.
+"""Last words: the one line of a crawler's log that says why the crawler failed, and its place in the log.
 
-It is the last line that a language, a shell or a logger writes for an error. Stack traces and statistics may follow it.
-Without such a line it is the last line that is not blank. The functions are pure and accept any text.
+It is the last line that a logger, a language or a shell writes for an error. Stack traces and statistics may follow it.
+A record of a lower level is no error, whatever its text says. The functions are pure and accept any text.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from .task import Change, End, TaskStatus
+from .task import LOG_TAIL_BYTES, Change, End, TaskStatus
 
 #: The most characters of a short line. A longer line keeps its beginning and its end, with a hash of the whole between.
 ERROR_MAX = 300
 _BEGIN, _END = 200, 80
-#: The last characters of a line, and the last lines of a log, that are read.
-_LINE_MAX, _LINES_MAX = 16 * 1024, 2000
+#: The last characters of a line that are read.
+_LINE_MAX = 16 * 1024
+#: The bytes of a log that are searched at once, and the most bytes of its end in which an error is searched.
+_WINDOW, SEARCH_MAX = 1024 * 1024, 32 * 1024 * 1024
+#: The bytes of a log before and after its last error that are kept, if the error is not near the end.
+_BEFORE, _AFTER = 4000, 2000
 
 #: Colours and other escape sequences of a terminal.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -24,6 +30,8 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _OURS = re.compile(r'\[runner\] |\{"crawl_(progress|stats)"')
 #: The frame of ``|`` and ``+`` that Python draws around groups of exceptions.
 _GROUP = re.compile(r"^\s+(?:[|+] |\+-[-+]*(?: \d+ -+)?$)")
+#: What may stand around a line and says nothing.
+_NOISE = " \ufffd"
 _TRACEBACK = "Traceback (most recent call last):"
 #: Patterns of lines that report an error. The group ``told`` is the part that is kept.
 _ERROR_LINES = (
@@ -41,12 +49,41 @@ _ERROR_LINES = (
         r"(?P<told>(?:\S+: ){1,3}(?:.*command not found(?:: \S+)?|\S+: not found"
         r"|.*: (?:No such file or directory|Permission denied)))$"
     ),
-    # lines of loggers, such as Scrapy's; without their time, because equal errors should give equal lines
-    re.compile(
-        r"(?!.{0,100}\b(?:DEBUG|INFO|WARN(?:ING)?)\b)(?:.{0,100}?[\s\[])?"
-        r"(?:CRITICAL|ERROR|FATAL)\]?[:\s]\s*(?P<told>\S.*)$"
-    ),
 )
+_LOUD = "CRITICAL|CRIT|DPANIC|EMERGENCY|ERROR|ERR|FATAL|PANIC|SEVERE"
+_QUIET = "DEBUG|DBG|INFO|INF|NOTICE|TRACE|TRC|VERBOSE|WARNING|WARN|WRN"
+#: The level of a record, as loggers of Python, Node, Go, Java and Rust write it. The first one in a line counts.
+_LEVEL = re.compile(
+    rf"(?<![^\s\[|<(:=\"])({_LOUD}|{_QUIET})(?![^\s\]|>):=/!,\"])"
+    rf"|\[((?i:{_LOUD}|{_QUIET}))\s*\]"
+    rf"|\b(?:level|lvl|severity)=\"?((?i:{_LOUD}|{_QUIET}))\b"
+    rf"|^((?i:{_QUIET})):(?=\s)"
+    r"|^([EFIWD])\d{4} [\d:.]+ +\d+ [^\]]*\]"  # klog of Go
+)
+#: What stands between a level and its message.
+_AFTER_LEVEL = re.compile(r"[\s\]|>):=/!,\"-]*(?:\(\d+\):?\s+)?")
+#: The first characters of a line in which a level is searched: dates and names of loggers stand before it.
+_HEAD = 120
+_LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
+#: Keys of JSON records. The least number of an error in Python's loggers and in Node's, and the highest one in syslog.
+_LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l", "levelno")
+_TEXT_KEYS, _CAUSE_KEYS = ("msg", "message", "@m", "event"), ("err", "error", "exception", "exc_info")
+_PYTHON_ERROR, _NODE_ERROR, _SYSLOG_ERROR = 40, 50, 3
+
+#: Returns the bytes of a log from a position on, at most this many.
+Read = Callable[[int, int], bytes]
+_Lines = list[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A line that reports an error."""
+
+    text: str
+    at: int
+    """The place of the line: characters of a text, or bytes, from the beginning of the log."""
+    sure: bool = True
+    """False: it belongs to a record of a lower level, after which the crawler went on."""
 
 
 def error_of(change: Change, end: End | None, log: str | None) -> str | None:
@@ -67,20 +104,114 @@ def last_words(log: str, *, any_line: bool = True) -> str | None:
 
     ``any_line``: without a line that reports an error, return the last line that is not blank.
     """
-    lines = list(_lines(log))
-    found_at, told, frames = -1, "", False
-    for n, line in enumerate(lines):
-        if line.endswith(_TRACEBACK):
+    found = error_in(log)
+    if found is not None:
+        return found.text
+    lines = list(_lines(log)) if any_line else []
+    # Without an error, the last line is a guess, and no guess at all if its own logger denies it.
+    guess = lines[-1][1] if lines and _level(lines[-1][1]) is None else ""
+    return guess.strip(_NOISE) or None
+
+
+def error_in(log: str | bytes) -> Words | None:
+    """Return the last line of this whole log that reports an error."""
+    return _found(list(_lines(log)))
+
+
+def last_error(read: Read, size: int) -> Words | None:
+    """Return the last error in a log of this size. It is searched from the end backwards, in ``SEARCH_MAX`` bytes."""
+    doubtful, end = None, size
+    while end > max(0, size - SEARCH_MAX):
+        begin = max(0, end - _WINDOW)
+        # A trace that begins in this window ends in the later one. The first line may be cut, and is read next time.
+        part = read(begin, min(end + _LINE_MAX, size) - begin)
+        lines = [(begin + at, line) for at, line in _lines(part) if at or not begin]
+        found = _found(lines, ended=end == size)
+        if found is not None and found.sure:
+            return found
+        doubtful, end = doubtful or found, begin
+    return doubtful
+
+
+def kept_log(read: Read, size: int, *, failed: bool) -> bytes:
+    """Return what is kept of a log, at most ``LOG_TAIL_BYTES``.
+
+    That is its end, and if the crawler failed, before it the lines around the last error.
+    """
+    begin = max(0, size - LOG_TAIL_BYTES)
+    end = read(begin, LOG_TAIL_BYTES)
+    found = last_error(read, size) if begin and failed else None
+    if found is None or found.at >= begin:
+        return end
+    first = max(0, found.at - _BEFORE)
+    around = read(first, _BEFORE + _AFTER)
+    left_out = b"\n[runner] Lines of the log are left out here; above are those around its last error\n"
+    return around + left_out + end[len(around) + len(left_out) :]
+
+
+def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
+    """Return the last line that reports an error. ``ended``: after these lines the log ends."""
+    sure = doubtful = pending = None
+    quiet = frames = False
+    for n, (_, line) in enumerate(lines):
+        record = _level(line)
+        if record is not None:
+            # What stood behind a record of a lower level belonged to it, because the crawler went on.
+            doubtful, pending, frames = pending or doubtful, None, False
+            quiet, told = record
+        elif line.endswith(_TRACEBACK):
             frames = True
+            continue
         elif frames and not line.startswith(" "):
-            found_at, told, frames = n, line, False
-        elif found := next((found for rule in _ERROR_LINES if (found := rule.match(line))), None):
-            found_at, told = n, found["told"]
-    if found_at < 0 and any_line and lines:
-        told = lines[-1]
-    elif told.endswith(":") and found_at + 1 < len(lines):
-        told = f"{told} {lines[found_at + 1].strip()}"  # the message begins on the next line
-    return told.strip(" \ufffd") or None
+            frames, told = False, line
+        else:
+            match = next((match for rule in _ERROR_LINES if (match := rule.match(line))), None)
+            told = match["told"] if match else ""
+        if told and not quiet:
+            sure = (n, told)
+        elif told and record is None:
+            pending = (n, told)
+    if ended:
+        sure, pending = pending or sure, None
+    best = sure or pending or doubtful
+    if best is None:
+        return None
+    n, told = best
+    if told.endswith(":") and n + 1 < len(lines):
+        told = f"{told} {lines[n + 1][1].strip()}"  # the message begins on the next line
+    return Words(told.strip(_NOISE), lines[n][0], best is sure)
+
+
+def _level(line: str) -> tuple[bool, str] | None:
+    """Return whether a record has a level below an error, and its message. ``None``: the line is no record."""
+    if line.startswith("{"):
+        return _json_level(line)
+    match = _LEVEL.search(line, 0, _HEAD)
+    if match is None or _ERROR_LINES[0].match(line):
+        return None
+    word = next(filter(None, match.groups())).upper()
+    rest = line[match.end() :]
+    return word not in _LOUD_WORDS, rest[_AFTER_LEVEL.match(rest).end() :]  # type: ignore[union-attr]
+
+
+def _json_level(line: str) -> tuple[bool, str] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    level = next((record[key] for key in _LEVEL_KEYS if record.get(key)), None)
+    if isinstance(level, int | float):
+        loud = level <= _SYSLOG_ERROR or level >= (_PYTHON_ERROR if "levelno" in record else _NODE_ERROR)
+    elif level:
+        loud = str(level).upper() in _LOUD_WORDS
+    else:
+        return None
+    said = []
+    for keys in (_TEXT_KEYS, _CAUSE_KEYS):
+        text = next((record[key] for key in keys if record.get(key)), "")
+        text = text.get("message", "") if isinstance(text, dict) else text
+        said.append(str(text).strip().rpartition("\n")[2])  # the last line of a trace in Python is its error
+    return not loud, printable(": ".join(filter(None, said)))
 
 
 def short(line: str) -> str:
@@ -96,11 +227,14 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
-def _lines(log: str) -> Iterator[str]:
-    """Yield the lines as a terminal shows them, without blank lines and the lines of our own runner."""
-    for raw in log.replace("\0", "").split("\n")[-_LINES_MAX:]:
+def _lines(log: str | bytes) -> Iterator[tuple[int, str]]:
+    """Yield the place and the text of lines, as a terminal shows them, without blank lines and those of our runner."""
+    at = 0
+    for raw in log.split("\n") if isinstance(log, str) else log.split(b"\n"):
+        text = raw[-_LINE_MAX:] if isinstance(raw, str) else raw[-_LINE_MAX:].decode("utf-8", "replace")
         # A progress bar overwrites itself: only the text after its last carriage return is visible.
-        over = [part for part in _ANSI.sub("", raw[-_LINE_MAX:]).split("\r") if part.strip()]
+        over = [part for part in _ANSI.sub("", text.replace("\0", "")).split("\r") if part.strip()]
         line = printable(_GROUP.sub("", over[-1])).rstrip() if over else ""
         if line.strip() and not _OURS.match(line):
-            yield line
+            yield at, line
+        at += len(raw) + 1

@@ -10,8 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle import redaction
-from crawler_lifecycle.domain.last_words import ERROR_MAX, error_of, last_words, short
-from crawler_lifecycle.domain.task import Change, End, TaskStatus, log_tail
+from crawler_lifecycle.domain.last_words import (
+    ERROR_MAX,
+    SEARCH_MAX,
+    Read,
+    error_in,
+    error_of,
+    kept_log,
+    last_error,
+    last_words,
+    short,
+)
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, End, TaskStatus, log_tail
 
 PYTHON = """begin
 Traceback (most recent call last):
@@ -82,6 +92,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
         ("run.sh: line 1: jq: command not found\nbye", "run.sh: line 1: jq: command not found"),
         ("sh: 1: jq: not found\n", "sh: 1: jq: not found"),
         # nothing that is known: the last line that says anything
+        ("2026-03-01 [scrapy.core.engine] INFO: Closing spider (finished)\n", None),
         ('one\nGiving up after 3 tries\n\n[runner] It ended\n{"crawl_progress": {}}\n', "Giving up after 3 tries"),
         ("", None),
         (" \n\t\r\n\0\0\n", None),
@@ -96,6 +107,109 @@ GROUP = """  + Exception Group Traceback (most recent call last):
 )
 def test_the_line_that_says_why(log: str, told: str | None) -> None:
     assert last_words(log) == told
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        # Python: logging, Scrapy, Loguru, structlog, Celery, JSON
+        ("ERROR:root:no feed", "root:no feed"),
+        ("2026-03-01 12:00:00,123 - shop - ERROR - no feed", "no feed"),
+        ("2026-03-01 12:00:00 [scrapy.core.engine] ERROR: no feed", "no feed"),
+        ("2026-03-01 12:00:00.123 | ERROR    | shop:parse:12 - no feed", "shop:parse:12 - no feed"),
+        ("2026-03-01T12:00:00Z [error    ] no feed  url=http://shop", "no feed  url=http://shop"),
+        ("[2026-03-01 12:00:00,123: ERROR/MainProcess] no feed", "MainProcess] no feed"),
+        ('{"levelname": "ERROR", "message": "no feed"}', "no feed"),
+        ('{"levelno": 40, "message": "no feed"}', "no feed"),
+        (
+            '{"level": "error", "event": "no feed", "exc_info": "Traceback …\\n  x\\nKeyError: 1"}',
+            "no feed: KeyError: 1",
+        ),
+        # Node: console of Crawlee, bunyan, pino, winston, npm
+        ("\x1b[31mERROR\x1b[39m PlaywrightCrawler: no feed", "PlaywrightCrawler: no feed"),
+        ('{"name":"shop","level":50,"msg":"no feed","err":{"message":"refused","stack":"x"}}', "no feed: refused"),
+        ('{"level":60,"time":1,"pid":7,"msg":"no feed"}', "no feed"),
+        ("[12:00:00.123] ERROR (77): no feed", "no feed"),
+        ('{"level":"error","message":"no feed"}', "no feed"),
+        ("error: no feed", "error: no feed"),
+        ("npm ERR! no feed", "no feed"),
+        ('{"timestamp":"x","logLevel":"error","context":"page","message":"no feed"}', "no feed"),
+        # Go: slog, zap, logrus, zerolog, klog
+        ('time=2026-03-01T12:00:00Z level=ERROR msg="no feed"', 'msg="no feed"'),
+        ('time="2026-03-01T12:00:00Z" level=error msg="no feed"', 'msg="no feed"'),
+        ("2026/03/01 12:00:00 ERROR no feed url=x", "no feed url=x"),
+        ('{"level":"error","ts":1.5,"caller":"main.go:9","msg":"no feed","error":"refused"}', "no feed: refused"),
+        ("2026-03-01T12:00:00.000Z\tERROR\tshop/main.go:9\tno feed", "shop/main.go:9 no feed"),
+        ("3:04PM ERR no feed url=x", "no feed url=x"),
+        ("E0301 12:00:00.000000       7 main.go:9] no feed", "no feed"),
+        # of clouds and syslog
+        ('{"severity":"CRITICAL","message":"no feed"}', "no feed"),
+        ('{"level":3,"message":"no feed"}', "no feed"),
+    ],
+)
+def test_the_level_of_a_record_decides(line: str, told: str) -> None:
+    less = {"ERROR": "INFO", "error": "info", "ERR!": "WARN", "ERR": "INF", "E0301": "I0301", "CRITICAL": "NOTICE"}
+    quiet = line
+    for loud, other in less.items():
+        quiet = quiet.replace(f"{loud}", other) if quiet == line else quiet
+    for loud, number in (('"level":50', 30), ('"level":60', 40), ('"level":3', 6), ('"levelno": 40', 30)):
+        quiet = quiet.replace(loud, f"{loud.partition(':')[0]}: {number}")
+    assert quiet != line
+    assert last_words(f"begin\n{line}\n{quiet}\n{quiet}\n") == told
+    # Records of lower levels are no errors, and no guess either.
+    assert last_words(f"begin\n{quiet}\n") is None
+
+
+def test_a_trace_of_a_record_with_a_lower_level_is_no_error_after_which_the_crawler_went_on() -> None:
+    debug = "2026-03-01 12:00:00 [retry] DEBUG: tried again\n" + PYTHON.partition("\n")[2] + "TimeoutError: slow\n"
+    on = "2026-03-01 12:00:01 [scrapy.core.engine] INFO: Closing spider (finished)\n"
+    found = error_in(SCRAPY + debug + on)
+    assert found is not None
+    assert found.sure
+    assert found.text == "KeyError: 'price'"
+    alone = error_in(debug + on)
+    assert alone is not None
+    assert not alone.sure
+    assert alone.text == "TimeoutError: slow"
+    # At the end of a log, a trace is that of the process.
+    crashed = error_in(SCRAPY + on + PYTHON + "OSError: gone\n")
+    assert crashed is not None
+    assert crashed.sure
+    assert crashed.text == "OSError: gone"
+
+
+def reader(log: bytes) -> Read:
+    return lambda at, most: log[at : at + most]
+
+
+NOISE = b"2026-03-01 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://shop.example/> (referer: None)\n"
+
+
+@pytest.mark.parametrize("lines", [0, 100, 3_300, 12_000])
+def test_an_error_far_before_the_end_is_found_and_kept(lines: int) -> None:
+    log = NOISE * 5_000 + SCRAPY.encode() + NOISE * lines
+    found = last_error(reader(log), len(log))
+    assert found is not None
+    assert log[found.at :].startswith(b"KeyError: 'price'")
+    kept = kept_log(reader(log), len(log), failed=True)
+    assert len(kept) == LOG_TAIL_BYTES
+    assert last_words(log_tail(kept)) == "KeyError: 'price'"
+    assert kept.endswith((SCRAPY.encode() + NOISE * lines)[-1000:])
+    assert kept_log(reader(log), len(log), failed=False) == log[-LOG_TAIL_BYTES:]
+
+
+@pytest.mark.parametrize("shift", range(0, 400, 7))
+def test_no_window_hides_an_error(shift: int) -> None:
+    after = NOISE * (1024 * 1024 // len(NOISE) - 3)
+    log = NOISE * 20 + SCRAPY.encode() + b"." * shift + b"\n" + after
+    found = last_error(reader(log), len(log))
+    assert found is not None
+    assert found.text == "KeyError: 'price'"
+
+
+def test_the_search_has_a_bound() -> None:
+    log = b"ERROR: too early\n" + NOISE * ((SEARCH_MAX + 2**20) // len(NOISE))
+    assert last_error(reader(log), len(log)) is None
 
 
 @given(st.text() | st.binary().map(log_tail) | st.text(alphabet="a.: \n\r\x1b[|+-ErrorTracebk'"))

@@ -36,8 +36,9 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
+from crawler_lifecycle.domain.last_words import kept_log
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase, log_tail
+from crawler_lifecycle.domain.task import Observation, Phase, log_tail
 from crawler_lifecycle.ports.looks import Details, Look
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.runner import contract
@@ -422,17 +423,22 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
 
 
 def _log_tail(folder: TaskFolder) -> str | None:
-    """Return the last 16 KiB of the log; the first part may come from the log before the last rotation."""
-    tail = b""
-    for name in (files.LOG, f"{files.LOG}.1"):
-        missing = LOG_TAIL_BYTES - len(tail)
-        handle = folder.open(name)
-        if handle is None:
-            continue
-        with open(handle, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - missing))
-            tail = file.read(missing) + tail
-        if len(tail) >= LOG_TAIL_BYTES:
-            break
-    return log_tail(tail) if tail else None
+    """Return what is kept of the log: its last 16 KiB, and the lines around the error with which the crawler failed.
+
+    The log before the last rotation is read, too.
+    """
+    with contextlib.ExitStack() as opened:
+        handles = [folder.open(name) for name in (f"{files.LOG}.1", files.LOG)]
+        logs = [opened.enter_context(open(handle, "rb")) for handle in handles if handle is not None]
+        sizes = [os.fstat(file.fileno()).st_size for file in logs]
+
+        def read(at: int, most: int) -> bytes:
+            found = b""
+            for file, size in zip(logs, sizes, strict=True):
+                found += os.pread(file.fileno(), max(0, min(most - len(found), size - at)), at)
+                at = max(0, at - size)
+            return found
+
+        failed = bool((folder.read(files.END) or {}).get("exit_code"))
+        kept = kept_log(read, sum(sizes), failed=failed)
+    return log_tail(kept) if kept else None

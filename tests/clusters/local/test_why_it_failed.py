@@ -64,6 +64,15 @@ def test_a_crawler_that_fails_says_why(tmp_path: Path, code: str, error: str | N
     assert (run.items, task.items) == (3, 3)
 
 
+def test_the_error_counts_and_not_what_came_after_it(tmp_path: Path) -> None:
+    noise = "2026-03-01 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://shop.example/> (referer: None)"
+    lines = f"for n in range(3300): print({noise!r})\n"
+    code = f"{lines}print('2026-03-01 12:00:00 [shop] ERROR: no feed today')\n{lines}raise SystemExit(1)"
+    run, task = crawled(tmp_path, code)
+    assert task.error == "no feed today"
+    assert run.cause == "The crawler failed, exit 1: no feed today"
+
+
 def test_a_traceback_is_no_failure(tmp_path: Path) -> None:
     run, task = crawled(tmp_path, FEED + FAKE, items=False)
     assert (run.status, run.outcome, task.error, run.cause) == ("COMPLETED", "finished", None, task.cause)

@@ -25,6 +25,7 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, NotFou
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import amount
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.last_words import kept_log
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, log_tail
 from crawler_lifecycle.ports.looks import Details
@@ -50,10 +51,10 @@ LOGS_A_TURN = 500
 PODS_A_LOOK = 50
 LOOK_LINES, LOOK_BYTES = 24, 4096
 MORE_LINES, MORE_BYTES = 240, 32 * 1024
-#: The most lines and bytes for the log tail that we store.
-KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
+#: The most lines and bytes for the log tail that we store, and in which the error of a failed crawler is searched.
+KEPT, SEARCHED = (200, 8 * LOG_TAIL_BYTES), (20_000, 4 * 1024 * 1024)
 #: Numbers of lines for the next tries. Long lines need them: otherwise the limit of bytes cuts off the newest lines.
-FEWER = (16, 4, 1)
+FEWER = (2000, 16, 4, 1)
 #: Error messages that a node returns with status 200 in place of a log, when it has removed the container or cannot
 #: open the log file (errors of ``ReadLogs`` in the kubelet's package ``cri-client/pkg/logs``). The path contains the
 #: pod's uid, the container and a number, so a crawler's own error about another file does not match.
@@ -118,7 +119,10 @@ class LogTails:
         return turn
 
     def to_keep(self, pods: Sequence[Pod]) -> list[Kept | None]:
-        """Return the last 16 KiB of each log as text; ``None`` for a log that is missing or cannot be read."""
+        """Return what is kept of each log as text, at most 16 KiB; ``None`` for a log that is missing or unreadable.
+
+        That is its end, and for a crawler that failed also the lines around its last error.
+        """
         return self.all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
     def _counted(self, pod: Pod) -> bytes | None:
@@ -129,16 +133,19 @@ class LogTails:
         return self._last(pod, MORE_LINES, MORE_BYTES)
 
     def _kept(self, pod: Pod) -> Kept | None:
-        tail = self._last(pod, KEPT_LINES, KEPT_BYTES)
+        done = crawler_container(pod).state.terminated
+        failed = done is not None and bool(done.exit_code)
+        tail = self._last(pod, *(SEARCHED if failed else KEPT))
         if not tail:
             return None
         tail, statistics = split_statistics(tail)
-        return Kept(log_tail(tail), statistics)
+        kept = kept_log(lambda at, most: tail[at : at + most], len(tail), failed=failed)
+        return Kept(log_tail(kept), statistics)
 
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         """Return the last lines. If they reach the limit, read fewer lines, because the limit cuts off the newest."""
         tail = self._read(pod, lines, limit)
-        for fewer in FEWER:
+        for fewer in (number for number in FEWER if number < lines):
             if tail is None or len(tail) < limit:
                 break
             tail = self._read(pod, fewer, limit)

@@ -21,6 +21,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.details import to_bytes
 from crawler_lifecycle.clusters.kubernetes.looks.termination_message import split_statistics
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.last_words import last_words
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.clusters.kubernetes.looks.world import RUN, World
 from tests.support.examples import examples
@@ -219,6 +220,18 @@ def test_the_last_line_of_statistics_counts_and_takes_no_room_in_the_log(world: 
     assert len(kept) == LOG_TAIL_BYTES
     assert b"half a line" + lines[3] in kept
     assert b"response_status_count" not in kept
+
+
+@pytest.mark.parametrize(("code", "kept"), [(1, True), (0, False)])
+def test_the_error_of_a_failed_crawler_is_kept_also_far_before_the_end(world: World, code: int, kept: bool) -> None:
+    world.deploy()
+    noise = b"2026-03-01 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://shop.example/>\n"
+    error = b"2026-03-01 12:00:00 [shop] ERROR: no feed\n"
+    world.server.pod_prints(world.name(), noise * 100 + error + noise * 3_300)
+    world.server.pod_ends(world.name(), code, message=f'{{"runner": "1", "exit": {code}}}')
+    [details] = world.cluster.details(run_ref(RUN), [world.ref()])
+    assert (last_words(details.log_tail or "") == "no feed") is kept
+    assert (details.log_tail or "").endswith(noise.decode())
 
 
 @settings(max_examples=examples(200))
