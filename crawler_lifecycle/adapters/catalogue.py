@@ -14,8 +14,9 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,13 @@ _PARTS |= {"kubernetes.tolerations": Toleration, "kubernetes.volumes": PodVolume
 _PARTS |= {"ends": Ends, "kubernetes.sidecars": Sidecar, "kubernetes.sidecars.resources": Resources}
 _KNOWN = {"": _FIELDS, **{path: [f.name for f in fields(part)] for path, part in _PARTS.items()}}
 
+#: The tags of keys.
+_KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:bool")
 #: Types of arguments whose values need no quotes in the file.
 _UNQUOTED = frozenset(kind.value for kind in ArgumentType if kind is not ArgumentType.STRING)
+
+#: Keys of quantities, which Kubernetes also takes as numbers, and the parts whose keys people choose themselves.
+_QUANTITIES, _OF_PEOPLE = frozenset(("cpu", "memory", "shm", "scratch", "empty_dir")), ("args", "env", "settings")
 
 Path_ = tuple[str | int, ...]
 _NOTHING = Owned()
@@ -56,18 +62,31 @@ class YamlCatalogue:
     """The port ``Catalogue`` over a file.
 
     The constructor raises ``CatalogueError`` if the file cannot be used. If the file becomes invalid later, its last
-    valid content stays in use. Then ``problem`` describes the error, until the file is corrected. ``more`` is a second
-    file for names that the first one does not declare. ``owned``: names that no entry may use.
+    valid content stays in use. ``more`` is a second file for names that the first one does not declare. ``owned``:
+    names that no entry may use. ``say`` gets a line when a file cannot be read any more, and when it can again.
     """
 
-    def __init__(self, path: Path | str, more: Path | str | None = None, owned: Owned = _NOTHING) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        more: Path | str | None = None,
+        owned: Owned = _NOTHING,
+        say: Callable[[str], None] = logger.warning,
+    ) -> None:
         self.path = Path(path)
         self._owned = owned
-        self.problem: str | None = None
-        self._more = None if more is None else YamlCatalogue(more, owned=owned)
+        self._problem: str | None = None
+        self._say = say
+        self._more = None if more is None else YamlCatalogue(more, owned=owned, say=say)
         self._lock = threading.Lock()
         self._stamp = self._stat()
         self._crawlers = {c.name: c for c in load(self.path, owned)}
+        self._read_at = _minute()
+
+    @property
+    def problem(self) -> str | None:
+        """The error because of which an older content of a file is in use, as of the last reading."""
+        return self._problem or (None if self._more is None else self._more.problem)
 
     def get(self, name: str) -> CrawlerDefinition | None:
         """Return the crawler with this name, or ``None``."""
@@ -96,11 +115,19 @@ class YamlCatalogue:
                 try:
                     self._crawlers = {c.name: c for c in load(self.path, self._owned)}
                 except CatalogueError as error:
-                    self.problem = str(error)
-                    logger.error("the catalogue cannot be read, so its last valid content stays in use: %s", error)
+                    place, _, why = str(error).partition(": ")
+                    held = f"the list of {self._read_at} holds"
+                    self._problem = f"{place} is not read since {_minute()}: {why}; {held}"
+                    self._say(self._problem)
                 else:
-                    self.problem = None
+                    if self._problem is not None:
+                        self._say(f"{self.path} is read again")
+                    self._problem, self._read_at = None, _minute()
             return self._crawlers
+
+
+def _minute() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def load(path: Path, owned: Owned = _NOTHING) -> list[CrawlerDefinition]:
@@ -270,7 +297,8 @@ class _Reader:
             line = _line(key_node)
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise self.error(line, "<<", "merge keys are not supported; write the keys out")
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+            # YAML 1.1 reads the keys ``on``, ``off``, ``yes`` and ``no`` as booleans. They mean what is written.
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in _KEY_TAGS:
                 shown = _shown(getattr(key_node, "value", "a list or mapping"))
                 raise self.at(path, f"the key {shown} is no text; put it in quotes", line)
             key = str(key_node.value)
@@ -284,7 +312,8 @@ class _Reader:
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
         text, kind = str(node.value), node.tag.removeprefix("tag:yaml.org,2002:")
         self.written[path] = text
-        if kind == "str":
+        number = kind in ("int", "float")
+        if kind == "str" or (number and path[-1] in _QUANTITIES and path[0] not in _OF_PEOPLE):
             return text
         if kind == "null":
             return None
@@ -374,6 +403,8 @@ def _dotted(path: Path_) -> str:
 
 class EmptyCatalogue:
     """A catalogue without crawlers."""
+
+    problem = None
 
     def get(self, name: str) -> CrawlerDefinition | None:
         """Return ``None``."""

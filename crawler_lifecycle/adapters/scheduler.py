@@ -58,6 +58,7 @@ class _Answer(BaseModel):
 
 class _Crawlers(BaseModel):
     crawlers: list[Any]
+    problem: str | None = None
 
 
 _DEFINITION = TypeAdapter(CrawlerDefinition)
@@ -79,6 +80,7 @@ class HttpSchedulerClient:
         transport: httpx.BaseTransport | None = None,
         connections: int = 32,
     ) -> None:
+        self.problem: str | None = None
         self._url = url.rstrip("/")
         # Error messages are stored and shown to callers, so they use the URL without a password.
         address = httpx.URL(self._url)
@@ -135,7 +137,9 @@ class HttpSchedulerClient:
         """Return the crawlers that the service knows. Raises ``SchedulerUnavailable``."""
         try:
             body = self._call("GET", "/v1/crawlers")
-            return [_DEFINITION.validate_python(entry) for entry in _Crawlers.model_validate_json(body).crawlers]
+            found = _Crawlers.model_validate_json(body)
+            self.problem = found.problem and bounds.words(found.problem)
+            return [_DEFINITION.validate_python(entry) for entry in found.crawlers]
         except ValidationError as error:
             raise SchedulerUnavailable(_unreadable(self._at, error)) from None
         except (DeploymentRefused, DeploymentExpired) as error:

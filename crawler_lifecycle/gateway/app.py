@@ -121,7 +121,7 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
         If the scheduler service does not answer, this is its last answer, with the header `Age` in seconds.
         """
         known = await crawlers.all()
-        response = conditional(request, CrawlerList(crawlers=list(known.values())))
+        response = conditional(request, CrawlerList(crawlers=list(known.values()), note=crawlers.problem))
         if crawlers.age_s is not None:
             response.headers["Age"] = f"{crawlers.age_s:.0f}"
         return response

@@ -36,6 +36,9 @@ class SchedulerClient(Protocol):
     subclass ``MeantElsewhere`` of ``SchedulerUnavailable`` says that the call certainly created nothing.
     """
 
+    problem: str | None
+    """The reason why the crawlers of the last answer are those of an older catalogue."""
+
     def deploy(self, deployment: Deployment) -> list[Deployed]: ...
 
     def crawlers(self) -> list[CrawlerDefinition]: ...
@@ -237,6 +240,10 @@ class FilesPlace(Protocol):
 
 class Catalogue(Protocol):
     """The definitions of the crawlers that may be run."""
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why the newest definitions are not read, so that older ones are in use."""
 
     def get(self, name: str) -> CrawlerDefinition | None: ...
 

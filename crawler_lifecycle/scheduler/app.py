@@ -87,7 +87,8 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     def list_crawlers() -> CrawlerList:
         """List the crawlers of the catalogue, without the values of their variables."""
         # People do put passwords into variables, so the values are not sent.
-        return CrawlerList(crawlers=[asdict(one) | {"env": dict.fromkeys(one.env, "…")} for one in catalogue.all()])
+        listed = [asdict(one) | {"env": dict.fromkeys(one.env, "…")} for one in catalogue.all()]
+        return CrawlerList(crawlers=listed, problem=catalogue.problem)
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
@@ -97,7 +98,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     @app.get("/readyz", operation_id="readyz")
     def readyz(response: Response) -> dict[str, Any]:
         """Report whether deployments are accepted: the newest version of the catalogue was read and is valid."""
-        problem = getattr(catalogue, "problem", None)
+        problem = catalogue.problem
         response.status_code = 503 if problem else 200
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
 

@@ -91,6 +91,8 @@ class CrawlerList(BaseModel):
     """The crawlers that can be deployed (docs/crawlers.md)."""
 
     crawlers: list[dict[str, Any]]
+    problem: str | None = None
+    """The reason why the newest catalogue is not read, so that these crawlers are those of an older one."""
 
 
 def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +25,49 @@ GOOD = "- name: plain\n  kind: command\n  command: [python, crawl.py]\n"
 def _write(path: Path, text: str | bytes) -> Path:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
+
+
+def test_numbers_are_quantities_as_the_api_server_reads_them(tmp_path: Path) -> None:
+    entry = GOOD + (
+        "  resources: {cpu: 1, memory: 536870912}\n"
+        "  kubernetes:\n    requests: {cpu: 0.5}\n    scratch: 1000000\n"
+        "    sidecars: [{name: proxy, image: p, resources: {cpu: 2}}]\n"
+    )
+    (found,) = load(_write(tmp_path / "c.yaml", entry))
+    assert (found.resources.cpu, found.resources.memory) == ("1", "536870912")
+    assert (found.kubernetes.requests.cpu, found.kubernetes.scratch) == ("0.5", "1000000")
+    assert found.kubernetes.sidecars[0].resources.cpu == "2"
+    with pytest.raises(CatalogueError, match=r"resources\.cpu: '-1'"):
+        load(_write(tmp_path / "c.yaml", GOOD + "  resources: {cpu: -1}\n"))
+    with pytest.raises(CatalogueError, match=r'args.cpu.default: 1 is no text; put it in quotes: "1"'):
+        load(_write(tmp_path / "c.yaml", GOOD + "  args: {cpu: {default: 1}}\n"))
+
+
+@pytest.mark.parametrize("key", ["on", "off", "yes", "no", "On", "NO", "true", "false"])
+def test_a_key_is_what_is_written_also_where_yaml_reads_a_boolean(tmp_path: Path, key: str) -> None:
+    (found,) = load(_write(tmp_path / "c.yaml", GOOD + f"  args: {{{key}: {{}}}}\n  env: {{{key}: x}}\n"))
+    assert (list(found.args), list(found.env)) == ([key], [key])
+    with pytest.raises(CatalogueError, match=rf"c\.yaml:4: {key}: unknown key; known are name"):
+        load(_write(tmp_path / "c.yaml", GOOD + f"  {key}: 1\n"))
+    with pytest.raises(CatalogueError, match=r"c\.yaml:5: env\.no: appears twice, first on line 4"):
+        load(_write(tmp_path / "c.yaml", GOOD + "  env: {no: a,\n    'no': b}\n"))
+
+
+def test_a_file_that_breaks_says_since_when_and_which_list_holds(tmp_path: Path) -> None:
+    file, more = _write(tmp_path / "c.yaml", GOOD), _write(tmp_path / "more.yaml", GOOD.replace("plain", "other"))
+    catalogue = YamlCatalogue(file, more)
+    assert [one.name for one in catalogue.all()] == ["plain", "other"]
+    assert catalogue.problem is None
+    for broken in (file, more):
+        good = broken.read_text()
+        _write(broken, good + "  again: 3\n")
+        assert len(catalogue.all()) == 2
+        minute = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
+        words = rf"{broken}:4 is not read since {minute}: again: unknown key; .*; the list of {minute} holds"
+        assert re.fullmatch(words, catalogue.problem or "")
+        _write(broken, good)
+        assert len(catalogue.all()) == 2
+        assert catalogue.problem is None
 
 
 @pytest.fixture
@@ -263,3 +309,31 @@ def test_a_second_one_that_cannot_be_used_is_named(files: tuple[Path, Path]) -> 
     more.write_text("- {name: site, kind: command, command: [x], surplus: 1}\n")
     with pytest.raises(CatalogueError, match=r"more\.yaml:1: surplus: unknown key"):
         YamlCatalogue(own, more)
+
+
+DOCS = Path(__file__).parents[2]
+EXAMPLES = [
+    pytest.param(block, id=f"{page.name}:{n}")
+    for page in (*sorted((DOCS / "docs").glob("*.md")), DOCS / "README.md")
+    for n, block in enumerate(re.findall(r"^```ya?ml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL), 1)
+]
+
+
+@pytest.mark.parametrize("block", EXAMPLES)
+def test_every_example_of_the_docs_is_read(tmp_path: Path, block: str) -> None:
+    """Entries of the catalogue by our reader, also parts of them; what others read by YAML itself."""
+    if block.startswith("  "):
+        block = "- name: shops\n" + block
+    if re.search("^- ", block, re.MULTILINE) and not re.search("^[a-z]", block, re.MULTILINE):
+        whole = block if "project:" in block or "command:" in block else block + "  project: crawlers\n"
+        assert load(_write(tmp_path / "crawlers.yaml", whole))
+    else:
+        for document in yaml.safe_load_all(block):
+            assert all(isinstance(key, str) for key in keys_of(document))
+
+
+def keys_of(value: object) -> Iterator[object]:
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys_of(part)
+    if isinstance(value, dict):
+        yield from value

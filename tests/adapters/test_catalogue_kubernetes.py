@@ -146,7 +146,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(tmp_path: Path, section: st
         ('    sidecars: [{name: a, image: a, args: ["\\0"]}]', 4, "sidecars[0].args: '\\x00' holds a NUL"),
         ("    sidecars: [{name: a, image: a, resources: {cpu: x}}]", 4, "sidecars[0].resources.cpu: 'x' is not"),
         ("    scratch: lots", 4, "kubernetes.scratch: 'lots' is not allowed; give a quantity such as 512Mi"),
-        ("    scratch: 12", 4, 'kubernetes.scratch: 12 is no text; put it in quotes: "12"'),
+        ("    scratch: -1", 4, "kubernetes.scratch: '-1' is not allowed; give a quantity such as 512Mi or 2Gi"),
         ("    requests:\n      cpu: lots", 5, "kubernetes.requests.cpu: 'lots' is not allowed"),
         ("    requests: {disk: 1Gi}", 4, "kubernetes.requests.disk: unknown key; known are cpu, memory"),
         ("    node_selector: {pool: yes}", 4, 'kubernetes.node_selector.pool: yes is no text; put it in quotes: "yes"'),

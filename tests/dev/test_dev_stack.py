@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack import dev, layout, processes
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part, PartFailed
@@ -302,3 +303,25 @@ def test_what_was_wrong_yesterday_is_no_word_of_today(dev: Dev) -> None:
     today = _invalid(dev, "- name: y\n  kind: nonsense\n")
     assert "nonsense" in today
     assert "surplus" not in today
+
+
+def test_a_broken_catalogue_is_told_before_anything_starts_and_while_it_runs(tmp_path: Path) -> None:
+    file, lines = tmp_path / "crawlers.yaml", list[str]()
+    good = "- name: plain\n  kind: command\n  command: [x]\n"
+    file.write_text(good + "  again: 3\n")
+    stack = Stack(layout.Layout(tmp_path / "state", only_free_ports=True, crawlers=file), say=lines.append)
+    with pytest.raises(CommandFailed, match=f"{file}:4: again: unknown key"):
+        stack.start()
+    assert not list((tmp_path / "state").glob("*.toml"))
+    file.write_text(good)
+    stack._read_catalogue()
+    stack.tell_catalogue()
+    assert lines == []
+    file.write_text(good + "  never: 3\n")
+    for _ in range(2):
+        stack.tell_catalogue()
+    assert [line.partition(" since ")[0] for line in lines] == [f"{file}:4 is not read"]
+    file.write_text(good)
+    for _ in range(2):
+        stack.tell_catalogue()
+    assert lines[1:] == [f"{file} is read again"]

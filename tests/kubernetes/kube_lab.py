@@ -44,6 +44,7 @@ class KubeScheduler:
 
     deployer: KubernetesDeployer
     crawlers_: dict[str, CrawlerDefinition] = field(default_factory=dict)
+    problem: str | None = None
 
     def deploy(self, deployment: Deployment) -> list[Deployed]:
         crawler = self.crawlers_.get(deployment.crawler)

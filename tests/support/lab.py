@@ -102,6 +102,7 @@ class DirectScheduler:
     catalogue: FakeCatalogue
     lose: int = 0
     before: Callable[[Deployment], None] = lambda _: None
+    problem: str | None = None
     calls: list[Deployment] = field(default_factory=list)
 
     def deploy(self, deployment: Deployment) -> list[Deployed]:

@@ -154,6 +154,7 @@ def dev(
         while True:
             for _ in range(COPY_S):
                 time.sleep(1)  # signal.pause() misses a signal that comes just before it
+                stack.tell_catalogue()
             if database is None:
                 copies.make(plan.database_file, say=say)
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from crawler_lifecycle import dev_json, sqlite_files
 from crawler_lifecycle.cli import cluster_access
@@ -25,6 +25,9 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from . import copies, processes, temporal_server
 from .layout import TEMPLATE, Layout, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
 #: Order of the shutdown: each part ends before the parts that it needs.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
@@ -53,6 +56,8 @@ class Stack:
         self.first: str | None = None
         self._lock: IO[str] | None = None
         self._ports = contextlib.ExitStack()
+        #: The user's own catalogue; ``None``: there is none.
+        self._catalogue: YamlCatalogue | None = None
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
         self._supervisor = Supervisor(layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s)
@@ -82,6 +87,7 @@ class Stack:
             raise
 
     def _start(self) -> None:
+        self._read_catalogue()
         if self.layout.kubernetes is not None:
             cluster_access.check_namespace(cluster_access.connect(self.layout.kubernetes.settings()))
         before = self._before()
@@ -218,6 +224,28 @@ class Stack:
                 entry.rename(aside / entry.name)
         self._tell(f"the former files of {self.state_dir} are in {aside.name}; delete it when nobody needs them")
 
+    @property
+    def _own_catalogue(self) -> Path:
+        """The catalogue that the user chose or has in this folder, even if it does not exist."""
+        return Path(self.layout.crawlers or os.environ.get("LIFECYCLE_CRAWLERS") or "crawlers.yaml").absolute()
+
+    def _read_catalogue(self) -> None:
+        """Read the user's catalogue before anything starts. Raises ``CommandFailed`` if it cannot be used."""
+        if not self._own_catalogue.is_file():
+            return
+        from crawler_lifecycle.adapters.catalogue import YamlCatalogue  # imported here, because it loads pydantic
+        from crawler_lifecycle.domain.errors import CatalogueError
+
+        try:
+            self._catalogue = YamlCatalogue(self._own_catalogue, say=self._tell)
+        except CatalogueError as error:
+            raise CommandFailed(Exit.USAGE, str(error), None, "correct it, and type crawlctl dev again") from None
+
+    def tell_catalogue(self) -> None:
+        """Print a line when the user's catalogue cannot be read any more, and when it can be read again."""
+        if self._catalogue is not None:
+            self._catalogue.all()
+
     def _catalogues(self) -> tuple[Path, Path | None]:
         """Return the catalogue for the parts, and a second one: the given one, or that of this folder or the examples.
 
@@ -227,7 +255,7 @@ class Stack:
         plan = self.layout
         chosen = plan.crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
         examples = examples_dir()
-        file = Path(chosen or "crawlers.yaml").absolute()
+        file = self._own_catalogue
         generic = self.state_dir / "site-crawler.yaml"
         if plan.site is not None:
             write_site_crawler(generic, plan.url("site"))

@@ -429,6 +429,8 @@ class CrawlerList(BaseModel):
     """The crawlers that can be started, as docs/crawlers.md describes them. Values of ``env`` are left out."""
 
     crawlers: list[CrawlerDefinition]
+    note: str | None = None
+    """The reason why this is not the newest catalogue."""
 
 
 class Readiness(BaseModel):

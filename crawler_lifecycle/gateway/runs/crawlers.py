@@ -72,11 +72,16 @@ class Crawlers:
         """Return a note for the caller if the catalogue could not be read again."""
         age = self.age_s
         if age is None:
-            return None
+            return self.problem
         return (
             f"The scheduler service does not answer. This was accepted with its catalogue of {age:.0f} s ago, and is "
             "deployed when the service answers again."
         )
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why the scheduler service uses an older catalogue than the newest."""
+        return self._scheduler.problem
 
     async def keep_reading(self, every_s: float) -> None:
         """Read the catalogue regularly until this is cancelled, so that the last one is not too old."""
@@ -94,7 +99,7 @@ class Crawlers:
             # It may have been declared after the last reading.
             raise SchedulerUnavailable(str(self._failure[1]))
         if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
+            listed = "; ".join(filter(None, (", ".join(sorted(known)) or "none", self.problem)))
             error = FieldError(field="crawler", value=repr(name), message=f"unknown crawler; known are {listed}")
             raise Problem(422, "unknown_crawler", f"crawler: {name!r} is unknown; known are {listed}", errors=[error])
         return known[name]

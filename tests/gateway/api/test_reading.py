@@ -189,6 +189,18 @@ def test_a_time_is_found_among_corrections_by_bisection() -> None:
         assert store.calls < 40
 
 
+def test_a_catalogue_that_is_not_read_is_told_where_people_look(world: World, client: TestClient) -> None:
+    problem = "crawlers.yaml:26 is not read since 2026-03-01 10:02 UTC: again: unknown key; the list of … holds"
+    world.scheduler.problem = problem
+    assert client.get("/v1/crawlers").json()["note"] == problem
+    assert problem in client.post("/v1/runs", json={"crawler": "new"}).json()["detail"]
+    assert client.post("/v1/runs", json={"crawler": "plain"}).json()["note"] == problem
+    assert problem in client.get("/crawlers").text
+    assert problem in client.get("/runs/new?crawler=plain").text
+    world.scheduler.problem = None
+    assert "note" not in client.post("/v1/runs", json={"crawler": "plain"}).json()
+
+
 def test_crawlers_are_remembered_for_a_moment(world: World, client: TestClient) -> None:
     names = [crawler["name"] for crawler in client.get("/v1/crawlers").json()["crawlers"]]
     assert names == ["plain", "strict"]

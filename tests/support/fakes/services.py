@@ -66,6 +66,8 @@ class Faults:
 class FakeCatalogue:
     """The port ``Catalogue`` over a list that a test may change."""
 
+    problem: str | None = None
+
     def __init__(self, crawlers: Iterable[CrawlerDefinition] = ()) -> None:
         self.crawlers = {crawler.name: crawler for crawler in crawlers}
 
@@ -126,6 +128,8 @@ class FakeScheduler:
 
     ``faults`` strike before anything happens; ``lost_answers`` calls take effect and then seem to have failed.
     """
+
+    problem: str | None = None
 
     def __init__(self, crawlers: Iterable[CrawlerDefinition] = (), deployer: Deployer | None = None) -> None:
         self.catalogue = FakeCatalogue(crawlers)
