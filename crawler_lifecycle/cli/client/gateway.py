@@ -127,9 +127,13 @@ class Gateway:
         """Return at most ``limit`` tasks of a run."""
         return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
 
-    def logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> str:
-        """Return at most the last ``tail`` lines of a task's log (default: the log of the main task)."""
-        return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail)
+    def logs(
+        self, run_id: int, task_id: int | None = None, *, tail: int | None = None, at_error: bool | None = None
+    ) -> str:
+        """Return at most the last ``tail`` lines of a task's log (default: the log of the main task), or the lines
+        around its last error.
+        """
+        return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail, at_error=at_error)
 
     def follow_logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> Iterator[str]:
         """Yield pieces of a task's log as it grows, until the task has ended."""

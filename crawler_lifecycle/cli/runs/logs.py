@@ -27,14 +27,17 @@ def logs(
     task: Annotated[int | None, Parameter(help="task id; default: the main task")] = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="follow until the task ends")] = False,
     tail: Annotated[int | None, Parameter(help="show only this many of the newest lines")] = None,
+    at_error: Annotated[bool, Parameter(help="show the lines around the last error")] = False,
 ) -> int:
     """Show the log of a task. With -f, follow it until the task ends or --timeout is over (exit code 7)."""
     if tail is not None and tail < 1:
         raise WrongUsage(f"--tail {tail} is not allowed", "give 1 or more, or leave it out")
+    if at_error and (follow or tail):
+        raise WrongUsage("--at-error chooses the lines itself", "leave --follow and --tail out")
     if follow:
         return _follow(run, task, tail)
     with current().gateway() as gateway:
-        text = gateway.logs(run, task, tail=tail)
+        text = gateway.logs(run, task, tail=tail, at_error=at_error or None)
     if not current().for_people:
         rows = [{"run_id": run, "task_id": task, "line": line} for line in text.splitlines()]
         document = {"run_id": run, "task_id": task, "log_tail": text}

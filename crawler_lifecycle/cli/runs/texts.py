@@ -219,8 +219,9 @@ def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
         # A main task that never executed has no log.
         main = min(rows, key=lambda row: int(row.get("task_index") or 0), default={})
         verb = "logs" if main.get("started_at") else "timeline"
+        place = " --at-error" if verb == "logs" and main.get("error") else ""
         again = " --rerun" if status == "COMPLETED" else ""
-        return [f"crawlctl {verb} {run_id}", f"crawlctl resume {run_id}{again}"]
+        return [f"crawlctl {verb} {run_id}{place}", f"crawlctl resume {run_id}{again}"]
     if status == "STOPPING":
         return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
     return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]

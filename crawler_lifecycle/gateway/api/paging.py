@@ -148,10 +148,12 @@ class FilesChoice(Choice):
 
 
 class LogChoice(FilesChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and a number of lines."""
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and a number of lines.
+    ``at_error`` chooses other lines, and follows nothing."""
 
     tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
+    at_error: bool = False
 
 
 class FileChoice(Choice):

@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.runs.answers import TaskFilePage
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.routes import RunId
-from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
+from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task, once
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
@@ -134,12 +134,16 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
 
     @app.get("/v1/runs/{run_id}/logs", operation_id="getLog", response_class=PlainTextResponse)
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> Streamed:
-        """The last lines of a task's output. With ``follow``, new output is added until the task has ended.
+        """The last lines of a task's output. With ``follow``, new output is added until the task has ended. With
+        ``at_error``, the lines around its last error; the header ``X-Log-Position`` has its place in bytes.
 
         If this gateway cannot read logs from the cluster, only the kept end of the log is available, after the task has
         ended.
         """
         task = await logged_task(reader, run_id, choice.task)
+        if choice.at_error:
+            text, at = await reader.at_error(task)
+            return reader.answer(once(text), TEXT, {**HEADERS, "X-Log-Position": str(at)})
         chunks = await reader.read(task, choice.tail, follow=choice.follow)
         return reader.answer(chunks, TEXT, HEADERS)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.last_words import last_error
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -23,6 +24,8 @@ from crawler_lifecycle.web.problems import Problem
 
 #: Bytes read and sent at once.
 CHUNK = 64 * 1024
+#: Bytes of a log that are shown before and after its last error.
+ERROR_BEFORE, ERROR_AFTER = 16 * 1024, 48 * 1024
 #: The most bytes in which line ends are searched backwards. A log may be one long line.
 BACK_MAX = 4 * 1024 * 1024
 #: More lines than any kept log has.
@@ -91,7 +94,7 @@ class LogReader:
         kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
         if kept is None:
             raise self._missing(task, follow, await self._pruned(task))
-        return _once(_last_lines(kept.encode(), lines))
+        return once(_last_lines(kept.encode(), lines))
 
     async def whole(self, task: LoggedTask) -> AsyncGenerator[bytes, None]:
         """Return the whole log of a task up to now, or else the kept end of it. Raises the errors of ``read``."""
@@ -99,6 +102,29 @@ class LogReader:
         if part is not None and part.next:
             return self._copy(task, 0, part.next, WHOLE)
         return await self.read(task, WHOLE, follow=False)
+
+    async def at_error(self, task: LoggedTask) -> tuple[bytes, int]:
+        """Return the lines around the last error in a task's log, and the position of the error in bytes.
+
+        The kept part of the log is read if the log itself is not here or names no error. Raises ``Problem`` 404 if that
+        names none either, and ``ClusterUnavailable``.
+        """
+        kept = await self._kept(task) or b""
+        return await self._threads.run(None, self._around_error, task, kept)
+
+    def _around_error(self, task: LoggedTask, kept: bytes) -> tuple[bytes, int]:
+        def live(at: int, most: int) -> bytes:
+            part = self._read(task, at, most)
+            return b"" if part is None else part.data
+
+        end = self._read(task, None, 1)
+        for read, size in ((live, end.next if end else 0), (lambda at, most: kept[at : at + most], len(kept))):
+            if found := last_error(read, size):
+                begin = max(0, found.at - ERROR_BEFORE)
+                text = read(begin, found.at - begin + ERROR_AFTER)
+                return text[text.find(b"\n") + 1 if begin else 0 :], found.at
+        detail = f"the log of task {task.ref.task_id} names no error; leave at_error out to see its end"
+        raise Problem(404, "log_not_found", detail, run_id=task.run.run_id)
 
     def _may_come(self, task: LoggedTask) -> bool:
         """Return whether a missing log may still appear, because the task has not begun yet."""
@@ -194,10 +220,10 @@ class LogReader:
         return None if kept is None else kept.encode()
 
     async def _part(self, task: LoggedTask, after: int | None, limit: int) -> LogPart | None:
-        source = self.source
-        if source is None:
-            return None
-        return await self._threads.run(None, source.read, task.run, task.ref, after, limit)
+        return await self._threads.run(None, self._read, task, after, limit)
+
+    def _read(self, task: LoggedTask, after: int | None, limit: int) -> LogPart | None:
+        return None if self.source is None else self.source.read(task.run, task.ref, after, limit)
 
     async def _ask(self, question: Callable[..., T], *args: object) -> T:
         return await self._store_threads.run(None, question, *args)
@@ -240,6 +266,7 @@ def _last_lines(data: bytes, lines: int) -> bytes:
     return data[position + 1 :]
 
 
-async def _once(data: bytes) -> AsyncGenerator[bytes, None]:
+async def once(data: bytes) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes, if there are any."""
     if data:
         yield data

@@ -26,6 +26,13 @@ def test_a_task_and_the_last_lines_of_its_log(gateway: respx.MockRouter, crawlct
     assert dict(route.calls.last.request.url.params) == {}
 
 
+def test_the_lines_around_the_last_error(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    route = gateway.get("/v1/runs/7/logs").respond(text="ERROR: no\nbye\n")
+    result = crawlctl("logs", "7", "--at-error")
+    assert dict(route.calls.last.request.url.params) == {"at_error": "true"}
+    assert result.out == "ERROR: no\nbye\n"
+
+
 def test_an_empty_log_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/runs/7/logs").respond(text="")
     result = crawlctl("logs", "7")
@@ -33,7 +40,10 @@ def test_an_empty_log_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> 
     assert "crawlctl tasks 7" in result.err
 
 
-@pytest.mark.parametrize("words", [("--tail", "0"), ("-f", "-o", "json"), ("-f", "-o", "yaml")])
+@pytest.mark.parametrize(
+    "words",
+    [("--tail", "0"), ("--at-error", "-f"), ("--at-error", "--tail", "3"), ("-f", "-o", "json"), ("-f", "-o", "yaml")],
+)
 def test_usage(crawlctl: Crawlctl, words: tuple[str, ...]) -> None:
     assert crawlctl("logs", "7", *words).code == 2
 

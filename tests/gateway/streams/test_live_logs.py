@@ -21,11 +21,12 @@ from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.last_words import kept_log
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
-from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, _last_lines
+from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus, log_tail
+from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, ERROR_AFTER, ERROR_BEFORE, _last_lines
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Owner, QueuedTask, TaskRef
@@ -149,7 +150,7 @@ def test_a_line_without_an_end_is_not_read_from_its_beginning(world: World, task
 
 
 def test_wrong_parameters_are_refused(client: TestClient, task: Task) -> None:
-    for query in ["tail=-1", "tail=10001", "tail=x", "task=0", "follow=maybe", "lines=3"]:
+    for query in ["tail=-1", "tail=10001", "tail=x", "task=0", "follow=maybe", "lines=3", "at_error=3"]:
         answer = client.get(f"{task.path}?{query}")
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), query
         assert answer.json()["errors"][0]["field"] == query.partition("=")[0]
@@ -180,6 +181,47 @@ def test_the_log_itself_comes_before_its_kept_end(world: World, task: Task) -> N
     logs.end(task.run_id)
     for follow in (False, True):
         assert _get(world, task.path, logs, follow=follow).text == "one\ntwo\nthree\n"
+
+
+NOISE = b"2026-03-01 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://shop.example/> (referer: None)\n"
+ERROR = b"2026-03-01 12:00:00 [scrapy.core.scraper] ERROR: Spider error\nTraceback (most recent call last):\n  x\n"
+
+
+def test_a_log_opens_at_its_last_error(world: World, task: Task) -> None:
+    logs = FakeLogs()
+    early, late = NOISE * 5_000, NOISE * 3_300
+    logs.write(early + ERROR + b"KeyError: 'price'\n" + late, task.run_id)
+    task.running()
+    answer = _get(world, task.path, logs, at_error=True)
+    assert answer.headers["X-Log-Position"] == str(len(early + ERROR))
+    before, mark, after = answer.content.partition(ERROR + b"KeyError: 'price'\n")
+    assert mark
+    # Whole lines before it, and what came afterwards.
+    assert before == NOISE * before.count(b"\n")
+    assert ERROR_BEFORE - len(ERROR) - len(NOISE) < len(before) <= ERROR_BEFORE
+    assert late.startswith(after)
+    assert len(after) > ERROR_AFTER - 100
+    page = _get(world, f"/runs/{task.run_id}/log", logs, at_error=True).text
+    assert "KeyError: &#39;price&#39;" in page
+    assert "The lines around the last error." in page
+    assert f'data-source="/v1/runs/{task.run_id}/logs?task={task.task_id}&amp;at_error=true" data-part>' in page
+
+
+def test_where_the_log_is_gone_its_kept_part_opens_at_the_error(world: World, task: Task) -> None:
+    log = NOISE * 5_000 + ERROR + b"KeyError: 'price'\n" + NOISE * 3_300
+    kept = log_tail(kept_log(lambda at, most: log[at : at + most], len(log), failed=True))
+    task.became(TaskStatus.PENDING, TaskStatus.FAILED, tail=kept)
+    for logs in (None, FakeLogs()):
+        answer = _get(world, task.path, logs, at_error=True)
+        assert kept[int(answer.headers["X-Log-Position"]) :].startswith("KeyError: 'price'")
+        assert ERROR.decode() + "KeyError: 'price'" in answer.text
+
+
+def test_a_log_without_an_error_says_so(world: World, task: Task) -> None:
+    task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail=NOISE.decode())
+    answer = _get(world, task.path, None, at_error=True)
+    assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
+    assert "names no error; leave at_error out to see its end" in answer.json()["detail"]
 
 
 def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(world: World, task: Task) -> None:

@@ -134,7 +134,8 @@
         if (answer.status === 429 || answer.status === 503) setTimeout(restart, RETRY_MS);
         return;
       }
-      say("New lines are shown as they come.");
+      const part = "part" in pre.dataset;
+      if (!part) say("New lines are shown as they come.");
       lines = []; chars = 0; open = ""; pending = ""; skipped = false;
       pre.replaceChildren();
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -145,7 +146,7 @@
         if (pending.length > PENDING_MAX) { pending = pending.slice(-PENDING_MAX / 2); skipped = true; }
       }
       await ended();
-      say("This is the end of the log.");
+      if (!part) say("This is the end of the log.");
     } catch (error) {
       if (mine.signal.aborted) return;
       say("The gateway does not answer. The page tries again.");

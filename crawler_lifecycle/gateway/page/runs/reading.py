@@ -16,7 +16,7 @@ from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.items import is_items
 from crawler_lifecycle.gateway.access.places import Places
-from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, NameChoice
+from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, LogChoice, NameChoice
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, answer
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
@@ -56,15 +56,15 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
     """Add the page of a log, and the download of the whole log."""
 
     @app.get("/runs/{run_id}/log", operation_id="showLog")
-    async def show_log(run_id: RunId, choice: Annotated[FilesChoice, Query()], request: Request) -> Response:
-        """Show the end of a task's log, or the reason why it is not here."""
+    async def show_log(run_id: RunId, choice: Annotated[LogChoice, Query()], request: Request) -> Response:
+        """Show the end of a task's log, or the lines around its last error, or the reason why it is not here."""
         row = await run_in_threadpool(undeleted, reader.runs, run_id)
         task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
         # The stream of the page moves the status only: the lines come from the stream of the log.
-        text, away = ("", None) if ALONE in request.scope else await _end(reader, task)
+        text, away = ("", None) if ALONE in request.scope else await _part(reader, task, at_error=choice.at_error)
         run = views.of(row, views.clock())
         values: dict[str, Any] = {"run": run, "task": task, "text": text, "away": away, "now": views.clock()}
-        return answer(request, "log.html", lines=LINES, **values)
+        return answer(request, "log.html", lines=LINES, at_error=choice.at_error, **values)
 
     @app.get("/runs/{run_id}/log/whole", operation_id="fetchLog")
     async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> Streamed:
@@ -74,9 +74,11 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         return reader.answer(await reader.whole(asked), TEXT, {**HEADERS, "Content-Disposition": named})
 
 
-async def _end(reader: LogReader, task: LoggedTask) -> tuple[str, str | None]:
-    """Return the last lines, or an empty text and the reason."""
+async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple[str, str | None]:
+    """Return the last lines, or those around the last error, or an empty text and the reason."""
     try:
+        if at_error:
+            return plain((await reader.at_error(task))[0]), None
         chunks = await reader.read(task, LINES, follow=False)
     except Problem as problem:
         return "", problem.detail
