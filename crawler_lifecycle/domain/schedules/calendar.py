@@ -18,7 +18,18 @@ _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 #: The number of days of each month in a leap year.
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _PART = re.compile(r"(?P<first>\*|[a-z0-9]+)(?:-(?P<last>[a-z0-9]+))?(?:/(?P<step>[0-9]{1,4}))?")
+_COMMENT, _ZONE = re.compile(r"\s#.*"), re.compile(r"\s*(?:CRON_)?TZ=(\S*)", re.IGNORECASE)
 _FIVE = "give five fields (minute hour day month weekday), such as 30 2 * * MON-FRI"
+#: Names of usual times -> their fields.
+_NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 CRON_MAX = 200
 #: Names of files in a machine's time zone folder that we refuse: the local clock, the unknown zone, zones with leap
 #: seconds.
@@ -63,14 +74,17 @@ class ClockChange:
 def read_cron(text: str) -> list[Calendar]:
     """Return the calendars of a cron expression. A time is due when one of them matches.
 
-    If both day and weekday are restricted, there are two calendars: as in crontab, either may match. Raises
-    ``InvalidRequest``.
+    If both day and weekday are restricted, there are two calendars: as in crontab, either may match. Names such as
+    ``@daily`` are read, and a comment after the fields is not. Raises ``InvalidRequest``.
     """
     if len(text) > CRON_MAX:
         raise refusal("cron", text, f"give at most {CRON_MAX} characters")
-    if text.strip().startswith("@"):
-        raise refusal("cron", text, f"{_FIVE}; for intervals give every_s")
-    words = text.lower().split()
+    plain = _COMMENT.sub("", text).strip().lower()
+    words = _NAMED.get(plain, plain).split()
+    if plain.startswith("@") and len(words) != 5:
+        raise refusal("cron", text, f"{_FIVE}, or @daily and the like; for intervals give every_s")
+    if (zone := _ZONE.match(text)) is not None:
+        raise refusal("cron", text, f"give the time zone in time_zone: {zone[1]}, and only the five fields here")
     if len(words) != 5:
         raise refusal("cron", text, _FIVE + ("; seconds cannot be chosen" if len(words) > 5 else ""))
     minutes = _field(text, "minute", words[0], 0, 59)
