@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
+from crawler_lifecycle.domain.schedules.definition import due_text
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 
 
@@ -26,6 +27,7 @@ def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
         "CRAWL_RESUME": "1" if (deployment.resume or task.retry) and crawler.resumable else "0",
         "CRAWL_STOP_SIGNAL": crawler.stop_signal,
         "CRAWL_STOP_GRACE_S": f"{deployment.limits.stop_grace_s:.15g}",
+        **({} if deployment.due_at is None else {"CRAWL_DUE_AT": due_text(deployment.due_at)}),
         **({} if crawler.items else {"CRAWL_ITEMS": "off"}),
         **({"CRAWL_FIELDS": json.dumps(list(crawler.expect))} if crawler.expect else {}),
     }

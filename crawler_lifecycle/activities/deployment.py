@@ -187,7 +187,8 @@ class DeploymentActivities:
                 resources=handle.resources,
                 limits=handle.limits,
                 expires_at=expires_at,
-                scheduled=scheduled,
+                # The runs of a manager or a graph that a schedule started have its due time, and another trigger.
+                scheduled=scheduled or handle.due_at is not None,
                 due_at=handle.due_at,
                 priority=handle.priority,
                 pool=handle.pool or DEFAULT,

@@ -201,8 +201,9 @@ class DueActivities:
         return TargetRef(TargetKind.MANAGER, row.manager_id)
 
     def _make_manager(self, firing: DueRow, spec: ScheduleSpec, flow_id: str) -> ManagerRow:
-        by = spec.target.get("requested_by", f"schedule {firing.name}")
-        own = {name: value for name, value in spec.target.items() if name in ("name", "plan", "options", "tags")}
+        target = spec.target_at(firing.due_at)
+        by = target.get("requested_by", f"schedule {firing.name}")
+        own = {name: value for name, value in target.items() if name in ("name", "plan", "options", "tags")}
         try:
             new = NewManager(flow_id=flow_id, requested_by=by, fresh=True, **own)
         except TypeError as error:
@@ -218,7 +219,8 @@ class DueActivities:
         return TargetRef(TargetKind.GRAPH, row.graph_id)
 
     def _make_graph(self, firing: DueRow, spec: ScheduleSpec) -> GraphRow:
-        whole, own = graph_spec(spec.target), spec.target
+        own = spec.target_at(firing.due_at)
+        whole = graph_spec(own)
         new = NewGraph(
             key=due_graph_key(firing.name, firing.due_at),
             fingerprint=fingerprint(whole),
@@ -266,6 +268,6 @@ def graph_spec(target: dict[str, Any]) -> GraphSpec:
 
 def run_request(name: str, due_at: datetime, spec: ScheduleSpec, project: str) -> RunRequest:
     """Return the request of the run that a due time begins. Raises ``InvalidRequest``."""
-    own = {"requested_by": f"schedule {name}", **spec.target}
+    own = {"requested_by": f"schedule {name}", **spec.target_at(due_at)}
     due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat(), "project": project}
     return crawl_request({**own, **due})

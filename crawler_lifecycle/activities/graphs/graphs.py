@@ -45,6 +45,7 @@ from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.domain.schedules.definition import due_of
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, StepWork
 from crawler_lifecycle.ports.managers import NewManager
 
@@ -368,9 +369,11 @@ class _Beginning:
         return None if run is None else run.run_id
 
     def _request(self, job: StepWork) -> RunRequest:
-        own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
+        due_at = due_of(self._parent)
+        own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api"}
+        own |= {} if due_at is None else {"due_at": due_at.isoformat()}
         more = {"parent": self._parent, "project": self._row.project}
-        return checked_run(crawl_request({**own, **more}), self._crawlers())
+        return checked_run(crawl_request({**own, **job.job, **more}), self._crawlers())
 
     def _resume(self, job: StepWork, run_id: int) -> int:
         """Resume the run of an earlier attempt, unless that was already done."""

@@ -31,6 +31,7 @@ from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.quotas import QUOTA
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.domain.schedules.definition import due_of
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ class ManagingActivities:
 
         def request(job: Live, **more: Any) -> RunRequest:
             crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
-            asked = run_request_of(job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, **more)
+            more |= {"parent": parent, "flow_id": row.flow_id, "due_at": due_of(row.flow_id, row.parent)}
+            asked = run_request_of(job.job, crawler, self.cloud, **more)
             check_tasks(crawler, asked.args, asked.settings, None)
             return completed(asked, crawler)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -23,6 +24,11 @@ SCHEDULE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 _DUE_REQUEST = re.compile(
     rf"schedule/({SCHEDULE_NAME.pattern})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9:]{{8}}Z", re.ASCII
 )
+#: The due time in ids of managers and graphs that a schedule begins, and in workflow ids that are made from them.
+_DUE_ID = re.compile(rf"(?:graph/schedule\.)?{SCHEDULE_NAME.pattern}\.([0-9-]{{10}}T[0-9:]{{8}}Z)", re.ASCII)
+#: The due time in a text of the target, with the directives of ``strftime`` that mean the same everywhere.
+_DUE_TEXT = re.compile(r"\{due:((?:%[YmdHMSjyGVu%]|[^%{}])+)\}")
+_DUE_CURE = "give {due:FORMAT} with %Y %m %d %H %M %S %j %y %G %V %u and other characters, such as {due:%Y-%m-%d}"
 EXCLUDED_MAX = 366
 #: The largest UTC offset of a zone, in quarters of an hour.
 _QUARTERS = 4 * 15
@@ -126,6 +132,14 @@ class ScheduleSpec:
         found: dict[str, Any] = getattr(self, self.kind)
         return found
 
+    def target_at(self, due_at: datetime) -> dict[str, Any]:
+        """Return the target of a due time: each ``{due:FORMAT}`` is replaced by the time in the schedule's zone.
+
+        Raises ``InvalidRequest`` for another text that begins with ``{due``.
+        """
+        found: dict[str, Any] = _filled(str(self.kind), self.target, due_at.astimezone(read_zone(self.time_zone)))
+        return found
+
     def calendars(self) -> list[Calendar]:
         """The calendars of its cron expression; none for an interval."""
         return [] if self.cron is None else read_cron(self.cron)
@@ -223,6 +237,19 @@ class ScheduleSpec:
                 fits = False
             if not fits:
                 raise refusal(f"excluded[{n}]", text, "give a date such as 2026-12-24")
+        self.target_at(datetime.fromtimestamp(0, UTC))
+
+
+def _filled(path: str, value: Any, local: datetime) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(f"{path}.{name}", part, local) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(f"{path}[{n}]", part, local) for n, part in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    if "{due" in _DUE_TEXT.sub("", value):
+        raise refusal(path, value, _DUE_CURE)
+    return _DUE_TEXT.sub(lambda found: local.strftime(found[1]), value)
 
 
 def kind_of(definition: Mapping[str, Any]) -> TargetKind:
@@ -259,6 +286,16 @@ def schedule_of(request_id: str) -> str | None:
     """Return the name of the schedule in a request id; ``None``: no due time made this request."""
     found = _DUE_REQUEST.fullmatch(request_id)
     return found[1] if found else None
+
+
+def due_of(*ids: str | None) -> datetime | None:
+    """Return the due time in the first of these flow ids and workflow ids that a schedule made; ``None``: in none."""
+    for id in ids:
+        found = _DUE_ID.fullmatch(id or "")
+        with suppress(ValueError):  # a flow id of a person may look like one
+            if found is not None:
+                return datetime.fromisoformat(found[1])
+    return None
 
 
 def due_workflow_id(name: str, due_at: datetime | None = None) -> str:

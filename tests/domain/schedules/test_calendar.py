@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.schedules.calendar import ClockChange, ClockEffect, clock_changes, read_cron
 from crawler_lifecycle.domain.schedules.decision import Circumstances, Decision, decide, too_many_failures
-from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id
+from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_of, due_request_id
 
 RUN = {"crawler": "books"}
 ZONES = [
@@ -144,7 +144,13 @@ def test_the_days_that_people_are_told_of() -> None:
         ({"cron": "0 0 31 2 *"}, "no year has such a day"),
         ({"cron": "* * * * * *"}, "seconds cannot be chosen"),
         ({"cron": "@every 1s"}, "for intervals give every_s"),
-        ({"cron": "@daily"}, "give five fields"),
+        ({"cron": "@reboot"}, "give five fields .*, or @daily and the like"),
+        ({"cron": "CRON_TZ=Asia/Tokyo 0 6 * * *"}, "cron: .*; give the time zone in time_zone: Asia/Tokyo, and only"),
+        ({"cron": "TZ=UTC @daily"}, "give the time zone in time_zone: UTC, and only the five fields here"),
+        ({"cron": "0 0 * * 5#2"}, "'5#2' is no weekday"),
+        ({"every_s": 60, "run": {"crawler": "books", "args": {"day": "{due:%c}"}}}, "run.args.day: '{due:%c}' .*%Y-%m"),
+        ({"every_s": 60, "run": {"crawler": "books", "tasks": [{"args": {"d": "{due}"}}]}}, r"run.tasks\[0\].args.d: "),
+        ({"every_s": 60, "run": None, "manager": {"options": {"argv": ["-a", "d={due:%Y"]}}}, r"options.argv\[1\]: "),
         ({"cron": "0 24 * * *"}, "'24' is no hour; give 0 to 23"),
         ({"cron": "0 0 * * FRY"}, "'fry' is no weekday; give 0 to 7, or SUN to SAT"),
         ({"cron": "0 0 * * FRI-MON"}, "a range must go upwards"),
@@ -241,3 +247,48 @@ class Asked(set[date]):
     def __contains__(self, day: object) -> bool:
         self.times += 1
         return super().__contains__(day)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("@hourly", "0 * * * *"),
+        (" @Daily ", "0 0 * * *"),
+        ("@midnight # every night", "0 0 * * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 1 *"),
+        ("0 6 * * *  # CRON_TZ=x, the shop opens at 7", "0 6 * * *"),
+    ],
+)
+def test_names_and_comments_of_crontabs_are_read(text: str, fields: str) -> None:
+    assert read_cron(text) == read_cron(fields)
+
+
+def test_a_due_time_stands_in_the_target_in_the_zone_of_its_schedule() -> None:
+    args = {"day": "{due:%Y-%m-%d}", "at": "at {due:%H:%M} of {due:%j}, {due:100%%}", "plain": "{50%}", "number": 5}
+    graph = {"steps": [{"job": {"args": args}}], "context": {"week": ["{due:%G-W%V-%u}"]}}
+    spec = ScheduleSpec(graph=graph, cron="30 0 * * *", time_zone="Asia/Tokyo")
+    assert spec.target_at(datetime(2026, 3, 1, 15, 30, tzinfo=UTC)) == {
+        "steps": [
+            {"job": {"args": {"day": "2026-03-02", "at": "at 00:30 of 061, 100%", "plain": "{50%}", "number": 5}}}
+        ],
+        "context": {"week": ["2026-W10-1"]},
+    }
+    assert ScheduleSpec.read(spec.document()) == spec
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (("nightly.2026-03-01T12:00:00Z",), True),
+        (("graph/schedule.shop-a.nightly.2026-03-01T12:00:00Z",), True),
+        (("0123.1", "graph/schedule.nightly.2026-03-01T12:00:00Z"), True),
+        (("", None, "graph/nightly"), False),
+        (("nightly.2026-13-01T12:00:00Z",), False),
+        (("nightly.2026-03-01T12:00:00Z.again",), False),
+    ],
+)
+def test_ids_that_a_schedule_made_have_its_due_time(ids: tuple[str | None, ...], found: bool) -> None:
+    assert due_of(*ids) == (datetime(2026, 3, 1, 12, tzinfo=UTC) if found else None)

@@ -1,0 +1,90 @@
+"""The due time in everything that a schedule starts: in its arguments, and in the environment of each task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from crawler_lifecycle.activities.child_runs import Claim
+from crawler_lifecycle.activities.deployment import Deploy
+from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph
+from crawler_lifecycle.domain.managers.manager import Added, Decision, Job, Picked, manager_workflow_id
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
+from crawler_lifecycle.ports.graphs import GraphFence
+from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.ports.runs import Deployment, Fence, Owner, RunRow
+from crawler_lifecycle.ports.schedules import DueOrder
+from crawler_lifecycle.process_contract import contract_of
+from tests.activities.world import CRAWLERS, START, World
+
+RUN = {"crawler": "books", "args": {"shelf": "{due:%Y-%m-%d}"}}
+MANAGER = {"name": "stream", "plan": "shop:Stream", "options": {"argv": ["{due:%d}"]}}
+
+
+def due(w: World, days: int = 0, **target: Any) -> None:
+    """The schedule is due some days after the beginning; a catch-up or a backfill gives the same orders."""
+    spec = ScheduleSpec(every_s=24 * 3600, offset_s=12 * 3600, catch_up_s=9 * 24 * 3600, overlap="allow", **target)
+    w.store.schedules.put_schedule("nightly", spec.document(), "ann", "shop-a")
+    w.call("decide_due", DueOrder("nightly", START - timedelta(days=days)))
+
+
+def environment(w: World, run: RunRow) -> dict[str, str]:
+    """What the task of a run gets, after it was deployed."""
+    owner = Owner(f"crawl/books/{run.request_id}", f"chain-{run.run_id}")
+    handle = w.call("create_history_id", w.order(crawler="books", run_id=run.run_id, owner=owner))
+    w.call("run_onetime_crawler", Deploy(Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)))
+    deployment: Deployment = w.scheduler.calls[-1]
+    return contract_of(deployment, CRAWLERS[0], deployment.tasks[0])
+
+
+def test_three_due_times_that_are_caught_up_are_three_different_crawls(world: World) -> None:
+    for days in (3, 2, 1):
+        due(world, days, run=RUN)
+    runs = sorted(world.store.runs.list_runs(), key=lambda run: run.run_id)
+    assert [run.request["args"]["shelf"] for run in runs] == ["2026-02-26", "2026-02-27", "2026-02-28"]
+    found = [environment(world, run)["CRAWL_DUE_AT"] for run in runs]
+    assert found == ["2026-02-26T12:00:00Z", "2026-02-27T12:00:00Z", "2026-02-28T12:00:00Z"]
+
+
+def test_the_runs_of_a_manager_have_its_due_time(world: World) -> None:
+    due(world, manager=MANAGER)
+    row = world.store.managers.get_manager(1)
+    assert row is not None
+    assert row.options["argv"] == ["01"]
+    manage(world)
+    [run] = world.store.runs.list_runs()
+    assert environment(world, run)["CRAWL_DUE_AT"] == "2026-03-01T12:00:00Z"
+
+
+def manage(w: World) -> None:
+    """Let the manager begin one run."""
+    row = w.store.managers.get_manager(1)
+    assert row is not None
+    owner = Owner(manager_workflow_id(row.name, row.flow_id), "chain-m")
+    w.call("open_manager", Claim(1, owner))
+    fence = ManagerFence(1, 1, owner.first_run_id)
+    w.store.managers.new_generation(fence, "print", 0)
+    job = Job("books")
+    w.store.managers.commit_decision(fence, Decision(added=[Added(-1, job)], picked=[Picked(-1, 1, job)]))
+    w.call("begin_manager_runs", fence)
+
+
+def test_the_runs_of_a_graph_and_of_its_managers_have_its_due_time(world: World) -> None:
+    steps = [{"path": "one", "kind": "crawl", "job": RUN}, {"path": "two", "kind": "manager", "job": MANAGER}]
+    due(world, graph={"steps": steps})
+    owner = Owner(graph_workflow_id("schedule.nightly.2026-03-01T12:00:00Z"), "chain-g")
+    world.call("open_graph", Claim(1, owner))
+    fence = GraphFence(1, 1, owner.first_run_id)
+    world.call("advance_graph", AdvanceGraph(fence, room=9))
+    world.call("begin_graph_runs", fence)
+    manage(world)
+    runs = sorted(world.store.runs.list_runs(), key=lambda run: run.run_id)
+    assert [run.request["args"] for run in runs] == [{"shelf": "2026-03-01"}, {}]
+    assert {environment(world, run)["CRAWL_DUE_AT"] for run in runs} == {"2026-03-01T12:00:00Z"}
+
+
+def test_a_run_that_no_schedule_started_has_none(world: World) -> None:
+    world.deployed()
+    deployment: Deployment = world.scheduler.calls[-1]
+    assert "CRAWL_DUE_AT" not in contract_of(deployment, CRAWLERS[0], deployment.tasks[0])
