@@ -17,6 +17,7 @@ from crawler_lifecycle.managers.testing import Record, Simulation
 
 from . import loading
 
+_OF_JOB = ("spider", "spider_args", "job_settings", "project_id")
 _WAITS = (JobState.QUEUED, JobState.DELAYED, JobState.BUFFERED)
 
 
@@ -42,7 +43,7 @@ def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
     """Yield scheduled jobs in their order, then skipped items, then waiting jobs."""
     record = simulation.record
     for job in record.scheduled[:limit]:
-        shown = {name: getattr(job, name) for name in ("seq", "spider", "spider_args", "job_settings", "tags", "units")}
+        shown = {name: getattr(job, name) for name in ("seq", *_OF_JOB, "tags", "units")}
         why = f"try {job.retry + 1}" if job.retry else None
         yield {**shown, "what": "scheduled", "why": why}
     for position, why in record.skipped[:limit]:
@@ -53,7 +54,7 @@ def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
     for row in [row for row in simulation.rows if row.state in _WAITS][:limit]:
         delayed = row.state is JobState.DELAYED
         why = "can_schedule_job_with_params returned False" if delayed else waits
-        shown = {"spider": row.job.spider, "spider_args": row.job.spider_args, "job_settings": row.job.job_settings}
+        shown = {name: getattr(row.job, name) for name in _OF_JOB}
         yield {**shown, "seq": row.seq, "what": "waits", "position": row.position, "tags": row.job.tags, "why": why}
 
 

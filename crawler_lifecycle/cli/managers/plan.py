@@ -8,8 +8,11 @@ from typing import Any
 from crawler_lifecycle.cli.inputs import answer_of
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.session import current, load_settings, say
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.subjects import Column, at, of, plain, words
+
+from .start import catalogue
 
 #: Seconds after which a class is stopped, unless --timeout is given.
 TIMEOUT_S = 300.0
@@ -44,7 +47,8 @@ def plan(
 ) -> None:
     """Show the jobs that a class would schedule, in order, and why an item waits or is left out. Nothing is started.
 
-    A separate process imports the module from this folder. Every job is treated as successful at once.
+    The gateway's catalogue says which jobs no crawler would accept. A separate process imports the module from this
+    folder. Every job is treated as successful at once.
 
     Parameters
     ----------
@@ -63,15 +67,44 @@ def plan(
         emit_list("plans", rows, PLANS, name="plan", empty=empty)
         return
     rows, end = _simulated(name, argv, limit)
+    refused = _refused(rows)
     document = {"plan": name, "jobs": rows, "end": end}
     names = [row.get("seq") for row in rows if row.get("what") == "scheduled"]
     emit(document, names=names, rows=rows, table=lambda: show_rows(rows, COLUMNS, empty="no jobs"))
-    if end.get("text"):
+    if end.get("text") and not refused:
         say(clean(end["text"]))
     if end.get("error"):
         cure = f"correct the class and try again: crawlctl manager plan {name}"
         raise CommandFailed(Exit.ERROR, f"{name} cannot be used", clean(end["error"], lines=True), cure)
+    if refused:
+        cure = "correct the class, or the entry in the catalogue (crawlctl crawler list)"
+        raise CommandFailed(Exit.ERROR, f"{len(refused)} of the jobs cannot be started", refused[0], cure)
     say(f"next: crawlctl manager start {name}" + (f" -- {' '.join(argv)}" if argv else ""))
+
+
+def _refused(rows: list[dict[str, Any]]) -> list[str]:
+    """Mark each job that no crawler of the catalogue accepts, and return the reasons."""
+    jobs = [row for row in rows if row.get("spider")]
+    if not jobs:
+        return []
+    from crawler_lifecycle.domain.crawlers.crawler import check_tasks
+
+    try:
+        with current().gateway() as gateway:
+            crawlers = catalogue(gateway)
+    except CommandFailed as failure:
+        say(f"the catalogue was not asked: {failure.what}")
+        return []
+    cloud = load_settings().plans.cloud()
+    reasons: list[str] = []
+    for row in jobs:
+        try:
+            crawler = cloud.crawler(row["spider"], row["project_id"], crawlers)
+            check_tasks(crawler, row["spider_args"], row["job_settings"], None)
+        except InvalidRequest as error:
+            row["what"], row["why"] = "refused", str(error)
+            reasons.append(str(error))
+    return reasons
 
 
 def _simulated(name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:

@@ -27,6 +27,7 @@ from .verbs import MANAGER, ManagerId
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
+    from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 
 #: Seconds to wait until a worker starts the next attempt of a manager that had ended.
 ATTEMPT_S = 120.0
@@ -323,20 +324,25 @@ def checked_id(request_id: str | None) -> str:
     return request_id or str(uuid.uuid4())
 
 
+def catalogue(gateway: Gateway) -> list[CrawlerDefinition]:
+    """Return the crawlers that can be started."""
+    from pydantic import TypeAdapter
+
+    from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+
+    return TypeAdapter(list[CrawlerDefinition]).validate_python(gateway.rows("/v1/crawlers"))
+
+
 def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Callable[[Args], None]:
     """Return a check of items against the crawler's arguments in the catalogue. Without a crawler it accepts all."""
     if not isinstance(crawler, str):
         return lambda args: None
-    found = next((one for one in gateway.rows("/v1/crawlers") if one.get("name") == crawler), None)
-    if found is None:
+    definition = next((one for one in catalogue(gateway) if one.name == crawler), None)
+    if definition is None:
         raise WrongUsage(f"there is no crawler {crawler!r}", "crawlctl crawler list")
-    from pydantic import TypeAdapter
-
     from crawler_lifecycle.domain.crawlers.arguments import as_text
-    from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args
+    from crawler_lifecycle.domain.crawlers.crawler import effective_args
     from crawler_lifecycle.domain.managers.manager import job_text
-
-    definition = TypeAdapter(CrawlerDefinition).validate_python(found)
 
     def check(args: Args) -> None:
         given = {**(base or {}), **args}

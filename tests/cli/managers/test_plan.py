@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 import respx
 
@@ -52,14 +53,47 @@ class Leaves(GeneratorCrawlManager):
 """
 
 
+ENTRY = {"name": "shops", "project": "/shops", "args": {"category": {}, "page": {"type": "integer"}}}
+
+
 @pytest.fixture(autouse=True)
 def shops(crawlctl: Crawlctl) -> None:
     Path("shops.py").write_text(SHOPS)
 
 
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({**ENTRY, "name": "shop"}, "spider: 'shops' is unknown; no crawler has this name or this spider"),
+        ({**ENTRY, "args": {"page": {}}}, "args.category: unknown argument of crawler 'shops'; it takes: page"),
+        ({**ENTRY, "args": {"category": {"choices": ["toys"]}, "page": {}}}, "args.category: 'books'"),
+        ({**ENTRY, "args": {**ENTRY["args"], "key": {"required": True}}}, "args.key: missing"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_job_that_no_crawler_accepts_is_told_before_the_manager_starts(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, entry: dict[str, object], why: str
+) -> None:
+    gateway.get("/v1/crawlers").respond(json={"crawlers": [entry]})
+    result = crawlctl("manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books")
+    assert result.code == 1
+    assert "of the jobs cannot be started" in result.err
+    assert why in result.err
+    assert "would be COMPLETED" not in result.err
+    (first, *_) = result.json["jobs"]
+    assert (first["what"], first["why"].startswith(why)) == ("refused", True)
+
+
+def test_without_a_gateway_the_catalogue_is_not_asked(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    gateway.get("/v1/crawlers").mock(side_effect=httpx.ConnectError("refused"))
+    result = crawlctl("manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books")
+    assert result.code == 0, result.err
+    assert "the catalogue was not asked: " in result.err
+
+
 def test_what_would_be_scheduled_in_order_and_why_the_rest_is_not(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
+    gateway.get("/v1/crawlers").respond(json={"crawlers": [ENTRY]})
     result = crawlctl("manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books")
     assert result.code == 0, result.err
     jobs = result.json["jobs"]
@@ -73,6 +107,7 @@ def test_what_would_be_scheduled_in_order_and_why_the_rest_is_not(
 
 
 def test_a_slow_source_is_read_no_further_than_needed(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    gateway.get("/v1/crawlers").respond(json={"crawlers": [ENTRY]})
     result = crawlctl("manager", "plan", "shops:Slow", "--limit", "3", "-o", "json")
     assert result.code == 0, result.err
     assert len([job for job in result.json["jobs"] if job["what"] == "scheduled"]) == 3
