@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -22,6 +24,7 @@ Args = dict[str, Any]
 
 #: The most bytes of a line, and of a page of items as JSON. The gateway accepts more.
 LINE_MAX, PAGE_MAX = 64 * 1024, 200 * 1024
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,8 @@ def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
 
 
 def format_of(path: Path, given: Format | None) -> Format:
-    """Return the given format. Without one, return CSV for a file ``*.csv``, and JSON Lines for any other name."""
-    return given or ("csv" if path.suffix.lower() == ".csv" else "jsonl")
+    """Return the given format. Without one, return CSV for a file ``*.csv`` or ``*.tsv``, else JSON Lines."""
+    return given or ("csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
 
 
 def _json_lines(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
@@ -142,9 +145,13 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
 def _csv(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
     """Yield the number of each line of a CSV file, with its item or the text of its error.
 
-    An empty value is left out of the item.
+    The header decides between comma, semicolon and tab. Blanks before a value are left out, unless it is in quotes. An
+    empty value is left out of the item.
     """
-    reader = csv.reader(_texts(file), strict=True)
+    head = file.readline(LINE_MAX + 1)
+    lines = chain([head], iter(lambda: file.readline(LINE_MAX + 1), b""))
+    delimiter = max(",;\t", key=_QUOTED.sub("", head.decode("utf-8", "replace")).count)
+    reader = csv.reader(_texts(lines), strict=True, delimiter=delimiter, skipinitialspace=True)
     header: list[str] | None = None
     while True:
         first = reader.line_num + 1
@@ -172,9 +179,7 @@ def _csv(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
             yield first, {name: value for name, value in zip(header, row, strict=True) if value != ""}
 
 
-def _texts(file: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a file. Each is decoded alone, so that an error names the right line."""
-    first = True
-    while raw := file.readline(LINE_MAX + 1):
-        yield raw.decode("utf-8-sig" if first else "utf-8")
-        first = False
+def _texts(lines: Iterable[bytes]) -> Iterator[str]:
+    """Yield the lines as texts. Each is decoded alone, so that an error names the right line."""
+    for number, raw in enumerate(lines):
+        yield raw.decode("utf-8" if number else "utf-8-sig")

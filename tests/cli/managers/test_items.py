@@ -70,6 +70,33 @@ def test_csv_leaves_out_what_is_empty(gateway: respx.MockRouter, crawlctl: Crawl
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "domain\tpage\na;b,c\t3\n"),
+        ("a.csv", "\ufeffdomain;page\r\na;3\r\n"),
+        ("a.csv", '"domain";page;"x,y,z,w"\na;3;\n'),
+        ("a.csv", "domain, page\na, 3\n"),
+        ("a.csv", 'domain,page\n"a", 3\n'),
+    ],
+)
+def test_the_header_decides_what_stands_between_values(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, name: str, content: str
+) -> None:
+    taken = take(gateway)
+    Path(name).write_text(content)
+    assert crawlctl(*START, name, "--keep-open").code == 0
+    domain = "a;b,c" if name == "a.tsv" else "a"
+    assert taken["k/1"]["jobs"] == [{"spider_args": {"domain": domain, "page": "3"}}]
+
+
+def test_a_blank_in_quotes_stays(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    taken = take(gateway)
+    Path("a.csv").write_text('domain,page\n" a",3 \n')
+    assert crawlctl(*START, "a.csv", "--keep-open").code == 0
+    assert taken["k/1"]["jobs"] == [{"spider_args": {"domain": " a", "page": "3 "}}]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "line", "why"),
     [
         ("a.jsonl", b'{"domain": "a"}\n\n{"domain": }\n', 3, "not valid JSON"),
