@@ -65,10 +65,10 @@ _AFTER_LEVEL = re.compile(r"[\s\]|>):=/!,\"-]*(?:\(\d+\):?\s+)?")
 #: The first characters of a line in which a level is searched: dates and names of loggers stand before it.
 _HEAD = 120
 _LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
-#: Keys of JSON records. The least number of an error in Python's loggers and in Node's, and the highest one in syslog.
-_LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l", "levelno")
+#: Keys of JSON records. The least number of an error in the loggers of Node, and the highest one in syslog.
+_LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l")
 _TEXT_KEYS, _CAUSE_KEYS = ("msg", "message", "@m", "event"), ("err", "error", "exception", "exc_info")
-_PYTHON_ERROR, _NODE_ERROR, _SYSLOG_ERROR = 40, 50, 3
+_NODE_ERROR, _SYSLOG_ERROR = 50, 3
 
 #: Returns the bytes of a log from a position on, at most this many.
 Read = Callable[[int, int], bytes]
@@ -81,7 +81,7 @@ class Words:
 
     text: str
     at: int
-    """The place of the line: characters of a text, or bytes, from the beginning of the log."""
+    """The place of the line, in bytes from the beginning of the log."""
     sure: bool = True
     """False: it belongs to a record of a lower level, after which the crawler went on."""
 
@@ -104,18 +104,13 @@ def last_words(log: str, *, any_line: bool = True) -> str | None:
 
     ``any_line``: without a line that reports an error, return the last line that is not blank.
     """
-    found = error_in(log)
+    lines = list(_lines(log.encode("utf-8", "replace")))
+    found = _found(lines)
     if found is not None:
         return found.text
-    lines = list(_lines(log)) if any_line else []
     # Without an error, the last line is a guess, and no guess at all if its own logger denies it.
-    guess = lines[-1][1] if lines and _level(lines[-1][1]) is None else ""
+    guess = lines[-1][1] if any_line and lines and _level(lines[-1][1]) is None else ""
     return guess.strip(_NOISE) or None
-
-
-def error_in(log: str | bytes) -> Words | None:
-    """Return the last line of this whole log that reports an error."""
-    return _found(list(_lines(log)))
 
 
 def last_error(read: Read, size: int) -> Words | None:
@@ -151,13 +146,14 @@ def kept_log(read: Read, size: int, *, failed: bool) -> bytes:
 
 def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
     """Return the last line that reports an error. ``ended``: after these lines the log ends."""
-    sure = doubtful = pending = None
+    sure = doubtful = None
     quiet = frames = False
+    last_record = -1
     for n, (_, line) in enumerate(lines):
         record = _level(line)
         if record is not None:
-            # What stood behind a record of a lower level belonged to it, because the crawler went on.
-            doubtful, pending, frames = pending or doubtful, None, False
+            last_record = n
+            frames = False
             quiet, told = record
         elif line.endswith(_TRACEBACK):
             frames = True
@@ -170,10 +166,11 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
         if told and not quiet:
             sure = (n, told)
         elif told and record is None:
-            pending = (n, told)
-    if ended:
-        sure, pending = pending or sure, None
-    best = sure or pending or doubtful
+            doubtful = (n, told)
+    # What stands behind a record of a lower level belongs to it, unless the log ends there: then the process crashed.
+    if ended and doubtful is not None and doubtful[0] > last_record:
+        sure = doubtful
+    best = sure or doubtful
     if best is None:
         return None
     n, told = best
@@ -201,7 +198,7 @@ def _json_level(line: str) -> tuple[bool, str] | None:
         return None
     level = next((record[key] for key in _LEVEL_KEYS if record.get(key)), None)
     if isinstance(level, int | float):
-        loud = level <= _SYSLOG_ERROR or level >= (_PYTHON_ERROR if "levelno" in record else _NODE_ERROR)
+        loud = level <= _SYSLOG_ERROR or level >= _NODE_ERROR
     elif level:
         loud = str(level).upper() in _LOUD_WORDS
     else:
@@ -227,11 +224,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
-def _lines(log: str | bytes) -> Iterator[tuple[int, str]]:
+def _lines(log: bytes) -> Iterator[tuple[int, str]]:
     """Yield the place and the text of lines, as a terminal shows them, without blank lines and those of our runner."""
     at = 0
-    for raw in log.split("\n") if isinstance(log, str) else log.split(b"\n"):
-        text = raw[-_LINE_MAX:] if isinstance(raw, str) else raw[-_LINE_MAX:].decode("utf-8", "replace")
+    for raw in log.split(b"\n"):
+        text = raw[-_LINE_MAX:].decode("utf-8", "replace")
         # A progress bar overwrites itself: only the text after its last carriage return is visible.
         over = [part for part in _ANSI.sub("", text.replace("\0", "")).split("\r") if part.strip()]
         line = printable(_GROUP.sub("", over[-1])).rstrip() if over else ""

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.last_words import (
     ERROR_MAX,
     SEARCH_MAX,
     Read,
-    error_in,
+    Words,
     error_of,
     kept_log,
     last_error,
@@ -120,7 +120,6 @@ def test_the_line_that_says_why(log: str, told: str | None) -> None:
         ("2026-03-01T12:00:00Z [error    ] no feed  url=http://shop", "no feed  url=http://shop"),
         ("[2026-03-01 12:00:00,123: ERROR/MainProcess] no feed", "MainProcess] no feed"),
         ('{"levelname": "ERROR", "message": "no feed"}', "no feed"),
-        ('{"levelno": 40, "message": "no feed"}', "no feed"),
         (
             '{"level": "error", "event": "no feed", "exc_info": "Traceback …\\n  x\\nKeyError: 1"}',
             "no feed: KeyError: 1",
@@ -152,12 +151,20 @@ def test_the_level_of_a_record_decides(line: str, told: str) -> None:
     quiet = line
     for loud, other in less.items():
         quiet = quiet.replace(f"{loud}", other) if quiet == line else quiet
-    for loud, number in (('"level":50', 30), ('"level":60', 40), ('"level":3', 6), ('"levelno": 40', 30)):
+    for loud, number in (('"level":50', 30), ('"level":60', 40), ('"level":3', 6)):
         quiet = quiet.replace(loud, f"{loud.partition(':')[0]}: {number}")
     assert quiet != line
     assert last_words(f"begin\n{line}\n{quiet}\n{quiet}\n") == told
     # Records of lower levels are no errors, and no guess either.
     assert last_words(f"begin\n{quiet}\n") is None
+
+
+def reader(log: bytes) -> Read:
+    return lambda at, most: log[at : at + most]
+
+
+def error_in(log: str) -> Words | None:
+    return last_error(reader(log.encode()), len(log.encode()))
 
 
 def test_a_trace_of_a_record_with_a_lower_level_is_no_error_after_which_the_crawler_went_on() -> None:
@@ -176,10 +183,6 @@ def test_a_trace_of_a_record_with_a_lower_level_is_no_error_after_which_the_craw
     assert crashed is not None
     assert crashed.sure
     assert crashed.text == "OSError: gone"
-
-
-def reader(log: bytes) -> Read:
-    return lambda at, most: log[at : at + most]
 
 
 NOISE = b"2026-03-01 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://shop.example/> (referer: None)\n"

@@ -239,7 +239,7 @@ class Stack:
         try:
             self._catalogue = YamlCatalogue(self._own_catalogue, say=self._tell)
         except CatalogueError as error:
-            raise CommandFailed(Exit.USAGE, str(error), None, "correct it, and type crawlctl dev again") from None
+            raise WrongUsage(str(error), "correct it, and type crawlctl dev again") from None
 
     def tell_catalogue(self) -> None:
         """Print a line when the user's catalogue cannot be read any more, and when it can be read again."""
