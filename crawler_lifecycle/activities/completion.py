@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.names import (
     files_prefix,
 )
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
+from crawler_lifecycle.domain.tries import Try, counting
 from crawler_lifecycle.ports.cluster import TaskFiles
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import Catalogue, EventSink, FileArchive, Notifier
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
-#: Number of tasks that one query reads.
-TASK_PAGE = 500
 #: The reason in the manifest for files that ``crawlctl cluster tidy`` removed.
 FILES_REMOVED = "its files were removed because they were exported long ago (crawlctl cluster tidy)"
 
@@ -149,29 +148,9 @@ class CompletionActivities:
                 with suppress(NotDelivered):
                     send_event(self.events, event, self.sink.send, self.sink.name)
 
-    def _all_tasks(self, fence: Fence) -> list[tuple[int, TaskRef]]:
-        """Return the tasks of this attempt of the run and of earlier ones, each with its attempt of the run.
-
-        A later attempt of the run has its own archive.
-        """
-        refs: list[tuple[int, TaskRef]] = []
-        after = 0
-        while True:
-            page = self.tasks.list_tasks(fence.run_id, after_task_id=after, limit=TASK_PAGE, superseded=True)
-            refs += [
-                (task.run_attempt, TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid))
-                for task in page
-                if task.run_attempt <= fence.attempt
-            ]
-            if len(page) < TASK_PAGE:
-                return refs
-            after = page[-1].task_id
-
-    def _sources(self, fence: Fence, given_up: int) -> list[FileSource]:
-        """Return the files of all tasks. For attempts whose files were removed, return entries that say so."""
-        if given_up >= fence.attempt:
-            return []
-        refs = self._all_tasks(fence)
+    def _sources(self, fence: Fence, tries: Sequence[Try], given_up: int) -> list[FileSource]:
+        """Return the files of these tries. For attempts whose files were removed, return entries that say so."""
+        refs = [(one.run_attempt, TaskRef(*one[:4])) for one in tries]
         gone = [ref for of, ref in refs if of <= given_up and ref.uid is not None]
         found = self.files.files(fence.run, [ref for of, ref in refs if of > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
@@ -189,7 +168,8 @@ class CompletionActivities:
                 exports = self.exports.list_exports(fence.run_id) if given_up >= fence.attempt else []
                 if any(one["attempt"] == fence.attempt and one["url"] for one in exports):
                     raise NotInThisState(f"{FILES_REMOVED}; the archive stays as it was exported before")
-                sources = self._sources(fence, given_up)
+                tries = [one for one in self.tasks.tries(fence.run_id) if one.run_attempt <= fence.attempt]
+                sources = [] if given_up >= fence.attempt else self._sources(fence, tries, given_up)
                 if not sources:
                     self.exports.record_export(fence, "empty", None, None)
                     return None
@@ -197,10 +177,13 @@ class CompletionActivities:
                 ended = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
                 told = {} if ended is None else ended.body
                 manifest |= {name: told.get(name) for name in ("status", "outcome", "ended_by")}
+                kept = set(counting(tries))
+                replaced = [files_prefix(*one[1:3]) for one in tries if one not in kept]
                 key = archive_key(fence.run, fence.attempt)
                 crawler = self.catalogue.get(self.runs.request_of(fence.run_id).crawler or "")
                 files_max = None if crawler is None else crawler.files_max
-                result = self.archive.store(key, sources, manifest, alive, files_max=files_max)
+                about = {**manifest, "replaced": replaced}
+                result = self.archive.store(key, sources, about, alive, files_max=files_max)
         except LifecycleError as error:
             self.exports.record_export(fence, "failed", None, str(error))
             raise

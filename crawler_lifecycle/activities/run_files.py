@@ -1,4 +1,8 @@
-"""Reads the supporting files of a run: from the folders of its tasks if readable here, else from its newest archive."""
+"""Reads the supporting files of a run: from the folders of its tasks if readable here, else from its archives.
+
+The files of a run are those of all tries that count (``domain/tries.py``). A try whose folder was removed is read from
+the newest archive that has its files.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import binascii
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,6 +22,7 @@ from crawler_lifecycle.domain.graph.spec import DELIVERY_S
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_data import PIECE
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.tries import counting, own_items
 from crawler_lifecycle.ports.cluster import LiveFiles
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
@@ -30,10 +35,10 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
-#: Maximum number of files in one list, and of tasks whose folders are listed for it.
-FILES_MAX, TASKS_MAX = 2_000, 100
-#: The same limits for a list of a whole run. A run with more files or tasks is refused.
-ALL_FILES, ALL_TASKS = 20_000, 10_000
+#: Maximum number of files in one list, and in a list of a whole run.
+FILES_MAX, ALL_FILES = 2_000, 20_000
+#: Maximum number of tries whose files are listed. For a list of a whole run, more tries or files are refused.
+TRIES_MAX = 10_000
 #: Seconds that one reader waits in total for archives, and seconds between two checks.
 WAIT_S, CHECK_S = 30.0, 0.5
 #: Longest time of one read, in seconds. A piece far inside a compressed file takes longer.
@@ -65,6 +70,8 @@ class FileList:
     note: str | None = None
     archive: int | None = None
     """The attempt whose archive has the files. ``None``: the folders of the tasks have them."""
+    items_missing: int = 0
+    """The number of counted items whose files cannot be read here."""
 
 
 @dataclass(slots=True)
@@ -103,31 +110,73 @@ class RunFiles:
     elsewhere: str
 
     def list(self, run: RunRow, of: TaskRef | None = None, *, whole: bool = False) -> FileList:
-        """Return files of the run, or of one of its tasks.
+        """Return files of all tries of the run that count, or of those whose items one task counts.
 
-        ``whole``: include the files of earlier attempts, as the archive does, and use the higher limits.
+        ``whole``: use the higher limit.
         """
         most = ALL_FILES if whole else FILES_MAX
-        live = self._of_tasks(run.ref, of, most, whole)
-        if live.readable or self.archived is None or (record := self._newest_archive(run.run_id)) is None:
-            return live
-        attempt, url, size = record
-        prefix = f"{files_prefix(of.index, of.attempt)}/" if of is not None else ""
-        named, left_out = self.archived.list(url, size, most)
-        files = [RunFile(name, size) for name, size in named if name.startswith(prefix)]
-        return FileList(True, files, left_out, f"from the archive of attempt {attempt}", attempt)
+        tries = self.tasks.tries(run.run_id)
+        if of is not None:
+            tries = [one for one in tries if one.task_index == of.index and one.task_id <= of.task_id]
+        tries = counting(tries)
+        notes = list[str]()
+        left_out = int(len(tries) > TRIES_MAX)
+        if left_out:
+            notes.append(f"only files of the first {TRIES_MAX:,} tasks; give task= for another task")
+            del tries[TRIES_MAX:]
+        found: dict[int, list[RunFile]] = {}
+        room = most
+        for one in tries:
+            listed = None if self.live is None else self.live.list(run.ref, TaskRef(*one[:4]), room)
+            if listed is not None:
+                room -= len(listed.files)
+                left_out += listed.left_out
+                folder = files_prefix(one.task_index, one.attempt)
+                found[one.task_id] = [RunFile(f"{folder}/{path}", n, one.task_id, path) for path, n in listed.files]
+        here = bool(found)
+        archive = None
+        for attempt, url, size in self._archives(run.run_id):
+            wanted = {
+                files_prefix(one.task_index, one.attempt): one.task_id
+                for one in tries
+                if one.task_id not in found and one.run_attempt <= attempt and (one.cluster_uid or not here)
+            }
+            if wanted and self.archived is not None:
+                members, more = self.archived.list(url, size, ALL_FILES)
+                left_out += more
+                for name, n in members:
+                    if (task_id := wanted.get(name.partition("/")[0])) is not None:
+                        found.setdefault(task_id, []).append(RunFile(name, n))
+                archive = archive or attempt
+                notes.append(f"{'some files are ' if here else ''}from the archive of attempt {attempt}")
+        if not here and archive is None:
+            gone = "no task has a folder here: no task has begun, or the folders were removed"
+            notes.append(gone if self.live else f"{self.elsewhere}; after the end of the run they are in its archive")
+        own = own_items(tries)
+        lost = [one for one in tries if one.task_id not in found and own[one.task_id]]
+        missing = sum(own[one.task_id] for one in lost)
+        if lost:
+            first = files_prefix(lost[0].task_index, lost[0].attempt)
+            notes.append(
+                f"{missing:,} of {sum(own.values()):,} counted items cannot be read here: {first} has no files"
+            )
+        files = [file for one in tries for file in found.get(one.task_id, ())]
+        left_out += len(files[most:])
+        readable = here or archive is not None
+        note = "; ".join(notes) or None
+        return FileList(readable, files[:most], left_out, note, None if here else archive, missing)
 
     def open(self, run: RunRow, name: str, offset: int = 0) -> OpenedFile | None:
         """Open the file with this name. Returns ``None`` if no such file can be read here.
 
         The file may be opened at this offset, or before it.
         """
-        live = self._live_file(run.ref, name, offset)
-        if live is not None or self.archived is None or (record := self._newest_archive(run.run_id)) is None:
+        if (live := self._live_file(run.ref, name, offset)) is not None:
             return live
-        _, url, size = record
-        found = self.archived.open(url, size, name)
-        return None if found is None else OpenedFile(*found)
+        for _, url, size in self._archives(run.run_id):
+            if self.archived is not None and (found := self.archived.open(url, size, name)) is not None:
+                return OpenedFile(*found)
+        return None
 
     def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
         """Open a task's file at this path, up to its present size. Returns ``None`` if there is no such file."""
@@ -145,11 +194,13 @@ class RunFiles:
             return None
         return self.of_task(run, TaskRef(found[0].task_id, key[1], key[2], found[0].uid), parts[3], offset)
 
-    def _newest_archive(self, run_id: int) -> tuple[int, str, int] | None:
-        """Return attempt, URL and size of the newest complete archive, or ``None``."""
+    def _archives(self, run_id: int) -> Sequence[tuple[int, str, int]]:
+        """Return attempt, URL and size of the complete archives, the newest first."""
+        if self.archived is None:
+            return ()
         stored = [one for one in self.exports.list_exports(run_id) if one["status"] == "exported" and one["url"]]
         found = [(int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0))) for one in stored]
-        return max(found, default=None)
+        return sorted(found, reverse=True)
 
     def coming(self, run: RunRow, now: datetime) -> str | None:
         """Return the state of the archive of the run's newest attempt: ``exported``, ``empty`` or ``coming``.
@@ -162,27 +213,6 @@ class RunFiles:
             return status
         tried = run.ended_at is not None and (now - run.ended_at).total_seconds() < DELIVERY_S
         return "coming" if run.status.terminal and tried else None
-
-    def _of_tasks(self, run: RunRef, of: TaskRef | None, most: int, whole: bool) -> FileList:
-        if self.live is None:
-            return FileList(False, note=f"{self.elsewhere}; after the end of the run they are in its archive")
-        limit = ALL_TASKS if whole else TASKS_MAX
-        rows = [] if of is not None else self.tasks.list_tasks(run.run_id, limit=limit + 1, superseded=whole)
-        tasks = [TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid) for row in rows[:limit]]
-        files: list[RunFile] = []
-        left_out, here = 0, False
-        for task in [of] if of is not None else tasks:
-            listed = self.live.list(run, task, most - len(files))
-            if listed is None:
-                continue
-            here = True
-            left_out += listed.left_out
-            prefix = files_prefix(task.index, task.attempt)
-            files += [RunFile(f"{prefix}/{path}", size, task.task_id, path) for path, size in listed.files]
-        if not here:
-            return FileList(False, note="no task has a folder here: no task has begun, or the folders were removed")
-        more = f"only files of the first {limit} tasks; give task= for another task" if len(rows) > limit else None
-        return FileList(True, files, left_out + (len(rows) > limit), more)
 
 
 class OpenedFiles:
@@ -241,15 +271,17 @@ class FileReading:
                 if listed.readable and listed.archive in (None, run.attempt):
                     break
                 state = self.files.coming(run, self.clock())
+                if state != "coming" and listed.readable:
+                    break
                 if state == "empty":
                     return []
-                if state is None and not listed.readable:
-                    raise NotDelivered(f"files of run {run_id} cannot be read here: {listed.note}")
                 if state is None:
-                    break
+                    raise NotDelivered(f"files of run {run_id} cannot be read here: {listed.note}")
                 self._wait(run_id)
         if listed.left_out:
             raise InvalidRequest(f"run {run_id}: the list of its files is cut, it has too many; download its archive")
+        if listed.items_missing and listed.files:  # without any file, the items may have gone elsewhere
+            raise NotDelivered(f"run {run_id}: {listed.note}")
         return listed.files
 
     def read(self, run_id: int, name: str, offset: int) -> bytes:

@@ -43,7 +43,7 @@ class DataSource(Protocol):
     """
 
     def run_files(self, run_id: int) -> Sequence[RunFile]:
-        """Return the supporting files of the newest attempt."""
+        """Return the supporting files of all tries that count (``domain/tries.py``)."""
         ...
 
     def read_file(self, file: RunFile, offset: int) -> bytes:

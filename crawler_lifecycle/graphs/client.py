@@ -23,7 +23,13 @@ import httpx
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, LifecycleError, NotInThisState
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    InvalidRequest,
+    LifecycleError,
+    NotDelivered,
+    NotInThisState,
+)
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.loopback import leads_here
@@ -150,6 +156,8 @@ class Gateway:
         found = self._call("GET", f"/v1/runs/{run_id}/files")
         if found["left_out"]:
             raise InvalidRequest(f"run {run_id}: it has too many files to list here; download its archive")
+        if found.get("items_missing") and found["files"]:
+            raise NotDelivered(f"run {run_id}: {found['note']}")
         return [RunFile(run_id, file["name"], file["bytes"]) for file in found["files"]]
 
     def read_file(self, file: RunFile, offset: int) -> bytes:

@@ -24,7 +24,7 @@ from .forced import ForcedStop
 from .log import CappedLog
 from .memory import cgroup_limit
 from .signs import Signs
-from .state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON, JobState
+from .state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON, FeedCounts, JobState
 from .upload import INTERRUPTED, Upload
 from .verdict import BEFORE_START, Evidence, exit_of
 
@@ -55,6 +55,7 @@ class Runner:
         self._terms = terms
         self._scrapy = scrapy
         self._state = JobState(terms.state_dir) if scrapy and terms.state_dir else None
+        self._counts = FeedCounts(terms.state_dir, resume=terms.resume) if terms.state_dir and not scrapy else None
         # The crawler writes to another file. We copy only its valid content, so that readers see no invalid stats.
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
@@ -94,7 +95,10 @@ class Runner:
         if self._state is not None:
             self._open_state(env)
         elif self._terms.attempt > 1:
-            self._note_resumption(None if self._terms.resume else False, UNKNOWN if self._terms.resume else NOT_ASKED)
+            if self._terms.resume and self._terms.state_dir:
+                self._note_resumption(None, UNKNOWN)
+            else:
+                self._note_resumption(False, NO_STATE if self._terms.resume else NOT_ASKED)
         if child.pending_stop():
             say("A stop was requested before the crawler was started.")
             return self._finish(Ended(None, None, 0), child)
@@ -233,6 +237,8 @@ class Runner:
         counted: contract.Json = {}
         if self._feeds is not None and self._feeds.items is not None:
             counted = {"items": self._feeds.items, "bytes": self._feeds.bytes}
+            if self._counts is not None:
+                counted = self._counts.with_earlier(counted, anew=self._resumption.get("resumed") is False)
         stats = {**counted, **self._reported}
         self._stats = stats if self._state is None else self._state.with_earlier(stats)
         self._write_stats(self._stats)
@@ -277,6 +283,8 @@ class Runner:
     def _finish(self, ended: Ended, child: Child) -> int:
         self._read_stats()
         self._count_feeds(FEED_STOP_SECONDS if child.stop_asked else FEED_END_SECONDS)
+        if self._state is not None:
+            self._statistics = self._state.with_statistics(self._statistics)
         evidence = Evidence(
             scrapy=self._scrapy,
             stop_asked=child.stop_asked,
@@ -329,10 +337,11 @@ class Runner:
     def _fields(self, child: Child) -> contract.Json | None:
         """Return the number of items and the share with a value in each field.
 
-        Return ``None`` without items, after a stop, or when the time is over.
+        Return ``None`` without items, after a stop that comes meanwhile, or when the time is over.
         """
-        until = time.monotonic() + FEEDS_SECONDS
-        while self._feeds is not None and not child.pending_stop() and time.monotonic() < until:
+        stopped = child.stop_asked
+        until = time.monotonic() + (FEED_STOP_SECONDS if stopped else FEEDS_SECONDS)
+        while self._feeds is not None and child.pending_stop() == stopped and time.monotonic() < until:
             if not self._feeds.read_on():
                 self._feeds.finish()
                 items, shares = self._feeds.items, self._feeds.fields()
@@ -370,7 +379,8 @@ class Runner:
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
         try:
-            self._state.mark_clean({name: self._stats[name] for name in contract.COUNTERS if name in self._stats})
+            counted = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
+            self._state.mark_clean({**counted, "scrapystats": self._statistics})
         except OSError as error:
             say(f"The crawl cannot be resumed, because the marker of its state cannot be written: {error}")
             return False

@@ -6,6 +6,7 @@ start removes the marker, so that a crawl which is killed later leaves none.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from . import contract
 from .held import Held
 
 JOB, ASIDE, MARKER = "job", "job.aside", "clean-stop.json"
+COUNTED = "counted.json"
 #: Notes for people about a task of a later attempt (``resume_note``).
 WENT_ON = "The crawl continued where the earlier attempt was stopped"
 NOT_CLEAN = "The saved state is not from a clean stop, so it was moved aside and the crawl started from the beginning"
@@ -34,8 +36,8 @@ class JobState:
         self.folder = os.path.join(state_dir, JOB)
         self._marker = os.path.join(state_dir, MARKER)
         self._aside = os.path.join(state_dir, ASIDE)
-        self.counted: dict[str, int] = {}
-        """The counters of the earlier attempts that this one continues."""
+        self.counted: contract.Json = {}
+        """The counters and the statistics of the earlier attempts that this one continues."""
 
     def open(self, resume: bool) -> tuple[bool, str, str]:
         """Prepare the folder for a start.
@@ -62,8 +64,8 @@ class JobState:
         note = NOT_CLEAN if resume else NOT_ASKED
         return False, note, f"{note}."
 
-    def mark_clean(self, counted: dict[str, int]) -> None:
-        """Write the marker: the state may be resumed, and these are the counters so far."""
+    def mark_clean(self, counted: contract.Json) -> None:
+        """Write the marker: the state may be resumed, and these are the counters and the statistics so far."""
         contract.write(self._marker, json.dumps({"at": contract.now(), "counted": counted}))
 
     def with_earlier(self, stats: contract.Json) -> contract.Json:
@@ -75,9 +77,38 @@ class JobState:
         }
         return {**stats, **sums}
 
+    def with_statistics(self, statistics: contract.Json) -> contract.Json:
+        """Return the statistics of this attempt with those of earlier attempts added. A largest value is not added."""
+        both = dict(self.counted.get("scrapystats", {}))
+        for name, number in statistics.items():
+            earlier = both.get(name, 0)
+            both[name] = max(earlier, number) if "max" in name else earlier + number
+        return contract.valid_statistics(both)
 
-def _counters(marker: Any) -> dict[str, int]:
-    """Return the valid counters of a marker. The crawler can write the marker, so it may be wrong."""
+
+class FeedCounts:
+    """The items and bytes that the runner counted in the feeds of a command, over the attempts that it continues.
+
+    Each attempt has its own feeds, so the file with the counts lies in the state folder.
+    """
+
+    def __init__(self, state_dir: str, *, resume: bool) -> None:
+        self._path = os.path.join(state_dir, COUNTED)
+        self._earlier = _counters({"counted": contract.read(self._path)}) if resume else {}
+        if not resume:
+            with contextlib.suppress(OSError):  # the folder does not exist yet
+                os.unlink(self._path)
+
+    def with_earlier(self, counted: contract.Json, *, anew: bool) -> contract.Json:
+        """Return these counts with those of earlier attempts, unless the crawler started ``anew``; keep the result."""
+        both = counted if anew else {name: n + self._earlier.get(name, 0) for name, n in counted.items()}
+        with contextlib.suppress(OSError):  # on a full disk the feed cannot grow either
+            contract.write(self._path, json.dumps(both))
+        return both
+
+
+def _counters(marker: Any) -> contract.Json:
+    """Return the valid counters and statistics of a marker. The crawler can write the marker, so it may be wrong."""
     counted = marker.get("counted")
     good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
-    return {name: good[name] for name in contract.COUNTERS if name in good}
+    return {name: good[name] for name in (*contract.COUNTERS, "scrapystats") if name in good}

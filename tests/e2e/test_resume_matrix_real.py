@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import uuid
@@ -17,11 +18,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.domain.run_data import Items
+from crawler_lifecycle.graphs.client import Gateway as Platform
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from examples.story_checks import CHECKS, run_folder, task_processes
 from tests.e2e.world import ENDLESS, QUICK, Row, World, until
@@ -85,6 +89,11 @@ def crawled(world: World, run: int, attempt: int) -> list[str]:
     """The addresses that Scrapy fetched, robots.txt left out."""
     log = (folder_of(world, run, attempt=attempt) / "log").read_text(errors="replace")
     return [url for url in re.findall(r"Crawled \(200\) <GET (\S+?)>", log) if not url.endswith("robots.txt")]
+
+
+def feed_of(world: World, run: int, attempt: int) -> list[str]:
+    """The items that an attempt wrote, a line for each."""
+    return (folder_of(world, run, attempt=attempt) / "files" / "items.jsonl").read_text().splitlines()
 
 
 def says(world: World, run: int, note: str, resumed: bool) -> None:
@@ -229,7 +238,38 @@ def crawled_in_part(world: World) -> Iterator[int]:
         yield run
 
 
-@pytest.mark.slow
+#: The statistics that managers read.
+STATISTICS = (
+    "SELECT s.stats FROM task_stats s JOIN task_history t USING (task_id) WHERE t.run_id = ? AND superseded_by IS NULL"
+)
+
+
+def items_told(world: World, run: int) -> dict[str, int]:
+    """How many items the run has, as each surface tells it."""
+    described = json.loads(world.crawlctl("describe", str(run), "-o", "json").stdout)
+    shown = json.loads(world.crawlctl("items", str(run), "--limit", "1000", "-o", "json").stdout)
+    listed = json.loads(world.crawlctl("files", str(run), "-o", "json").stdout)
+    address = str(world.stack.addresses["gateway"])
+    with httpx.Client(base_url=address, timeout=60) as client:
+        table = client.get(f"/v1/runs/{run}/items", params={"limit": 1000}).json()
+        stats = client.get(f"/v1/runs/{run}/items/stats").json()
+        csv = client.get(f"/v1/runs/{run}/items/feed", params={"format": "csv", "fields": "url"}).text
+        page = client.get(f"/runs/{run}/items").text
+    return {
+        "describe": described["items"],
+        "coverage": described["fields"]["items"],
+        "statistics": json.loads(world.query(STATISTICS, run)[0][0])["item_scraped_count"],
+        "crawlctl items": len(shown["items"]),
+        "crawlctl items --format": len(world.crawlctl("items", str(run), "--format", "jsonl").stdout.splitlines()),
+        "crawlctl files": sum(file["name"].endswith("items.jsonl") for file in listed["files"]) and described["items"],
+        "table": table["total"],
+        "stats": stats["items"],
+        "csv": csv.count("\n") - 1,
+        "page": int(re.findall(r"(?:of |<p>)([0-9]+) items", page)[0]),
+        "graph": len(list(Items(Platform(address), [run]))),
+    }
+
+
 def test_a_stopped_scrapy_crawl_goes_on_where_it_was(world: World) -> None:
     with crawled_in_part(world) as run:
         world.gateway.stop(run)
@@ -243,6 +283,10 @@ def test_a_stopped_scrapy_crawl_goes_on_where_it_was(world: World) -> None:
     assert second
     assert len(set(first + second)) == len(first) + len(second), "no request was sent twice"
     says(world, run, WENT_ON, True)
+    told = items_told(world, run)
+    assert set(told.values()) == {len(feed_of(world, run, 1)) + len(feed_of(world, run, 2))}, told
+    shutil.rmtree(run_folder(world.folder, run))
+    assert items_told(world, run) == told, "the archive has the files of both attempts"
 
 
 @pytest.mark.slow

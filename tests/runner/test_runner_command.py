@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.runner import contract, feeds, main
 from crawler_lifecycle.runner.main import Runner
-from crawler_lifecycle.runner.state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON
+from crawler_lifecycle.runner.state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON
 from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
 from tests.support.examples import examples
 
@@ -112,6 +112,36 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBe
     assert bench.finish(process) == 0
     told = (bench.summary(), bench.stats(), bench.progress()[-1])
     assert [(one["items"], one["bytes"]) for one in told] == [(4, 11)] * 3  # a last line without an end is an item
+
+
+@pytest.mark.parametrize(
+    ("said", "resume", "told"),
+    [
+        ("", "1", (4, None)),
+        ('write({"resumed": True})', "1", (4, True)),
+        ('write({"resumed": False})', "1", (1, False)),
+        ("", "0", (1, False)),
+    ],
+)
+def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
+    bench: RunnerBench, said: str, resume: str, told: tuple[int, bool | None]
+) -> None:
+    """A feed is new in each attempt. Its count goes on with the state, as a crawler's own counters do."""
+    assert bench.python(f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')") == 0
+    (bench.files / "items.jsonl").unlink()
+    later = {"CRAWL_ATTEMPT": "2", "CRAWL_RESUME": resume}
+    assert bench.python(f"{APPENDS}print('{{}}', file=file)\n{STATS}{said}", **later) == 0
+    assert (bench.summary()["items"], bench.summary().get("resumed")) == told
+    (bench.files / "items.jsonl").unlink()
+    last = {"CRAWL_ATTEMPT": "3", "CRAWL_RESUME": "1"}
+    assert bench.python(f"{APPENDS}print('{{}}', file=file)", **last) == 0
+    assert bench.summary()["items"] == told[0] + 1
+
+
+def test_without_a_state_folder_it_starts_from_the_beginning(bench: RunnerBench) -> None:
+    environment = {"CRAWL_ATTEMPT": "2", "CRAWL_RESUME": "1", "CRAWL_STATE_DIR": ""}
+    assert bench.python(f"{APPENDS}print('{{}}', file=file)", **environment) == 0
+    assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NO_STATE)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,10 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
     assert bench.crawl("slow", {"n": "30"}, CRAWL_RESUME="1", CRAWL_SETTINGS=quick) == 0
     assert bench.summary()["finish_reason"] == "finished"
     assert sorted(bench.paths) == sorted(f"/{n}" for n in range(30))
+    assert bench.summary()["items"] == 30
+    statistics = bench.stats()["scrapystats"]
+    assert statistics["item_scraped_count"] == 30, "of all attempts, as the counters are"
+    assert statistics["memusage/max"] < 2 * statistics["memusage/startup"], "a largest value is not added"
 
 
 @pytest.mark.parametrize(

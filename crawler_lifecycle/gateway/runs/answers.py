@@ -351,6 +351,8 @@ class TaskFilePage(BaseModel):
     note: str | None
     archive: int | None
     """The attempt in whose archive the files are; null: they are still in the folders of the tasks."""
+    items_missing: int
+    """The number of counted items whose files cannot be read here."""
 
 
 class CorrectionPage(BaseModel):

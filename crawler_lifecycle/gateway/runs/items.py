@@ -91,11 +91,12 @@ class _Reading:
             self.names = [choice.name]
             return
         task = None if choice.task is None else find_task(of.tasks, self._run.ref, choice.task).ref
-        listed = of.files.list(self._run, task)
+        listed = of.files.list(self._run, task, whole=True)
         self.names = feeds(file.name for file in listed.files)
         if listed.left_out:
             self.notes.append(f"{listed.left_out:,} files were not read: links, pipes, or more files than the limit")
-        self.notes += filter(None, [listed.note, NO_FEEDS if not self.names and listed.readable else None])
+        none_yet = not self.names and listed.readable and not listed.items_missing
+        self.notes += filter(None, [listed.note, NO_FEEDS if none_yet else None])
 
     def items(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items of all feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` or ``_Late``."""

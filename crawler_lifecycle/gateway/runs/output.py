@@ -38,8 +38,8 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
 
     @app.get("/v1/runs/{run_id}/files", operation_id="listFiles")
     async def list_files(request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
-        """The supporting files of a run, from the folders of its tasks, even while they are written. Files of replaced
-        attempts are left out. If this gateway cannot read the folders, the list comes from the newest archive."""
+        """The supporting files of a run, from the folders of its tasks, even while they are written. Files of a try are
+        left out if a later try started from the beginning. What is in no folder here comes from the archives."""
 
         def read() -> FileList:
             run = undeleted(runs, run_id)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import and_, case, func, insert, literal, or_, select, update
+from sqlalchemy import and_, case, func, insert, literal, null, or_, select, update
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
@@ -22,6 +22,7 @@ from crawler_lifecycle.store.base.rows import Row, made
 
 from .additions import first_attempt
 from .completion import ended_groups
+from .live_counters import COUNTERS
 from .moves import Move, move_tasks, update_tasks
 from .pools import leave_line, note_refused, priority_of, take_places, wait_of
 from .retries import count_resting, first_wait
@@ -33,8 +34,8 @@ _OFFERED = [
     *(task_history.c[name] for name in ("task_id", "task_index", "args", "offered_until", "attempt", "run_attempt")),
     *(task_history.c[name] for name in ("retry", "memory", "avoid_node")),
 ]
-#: The columns that a task of a resumed run keeps.
-_KEPT = ("args", "memory")
+#: The columns that a task of a resumed run keeps. Its counters go on from those of the earlier try.
+_KEPT = ("run_id", "task_index", "args", "memory", *COUNTERS)
 _STAGES = [stage.value for stage in Stage]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -245,7 +246,7 @@ class DeploymentStore(RunPart):
             _adopt_queued(unit)
             if unit.stop is None and not unit.status.terminal and unit.run["requeued_attempt"] != unit.attempt:
                 statuses = (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value) if include_succeeded else _NOT_SUCCEEDED
-                _new_rows(unit, statuses)
+                _new_rows(unit, statuses, anew=include_succeeded)
                 unit.update_run(requeued_attempt=unit.attempt)
             return unit.counts()
 
@@ -404,15 +405,19 @@ def _adopt_queued(unit: Unit) -> None:
         _set_queued(unit, task_ids, **now, retry=0, offered_until=None, not_before=None)
 
 
-def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
-    """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the old row."""
+def _new_rows(unit: Unit, statuses: Sequence[str], *, anew: bool) -> None:
+    """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the old row.
+
+    ``anew``: the new tries start from the beginning.
+    """
     t, attempt = task_history.c, first_attempt(unit)
     again = (t.run_attempt < unit.attempt, t.status.in_(statuses))
-    columns = ("run_id", "attempt", "run_attempt", "task_index", "status", "status_since", *_KEPT, "ever_seen")
-    numbers, since = (literal(attempt), literal(unit.attempt)), literal(unit.now, t.status_since.type)
-    values = (t.run_id, *numbers, t.task_index, literal("QUEUED"), since, t.args, t.memory, literal(False))
-    old = current_tasks(unit.run_id, *values)
-    unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
+    values: dict[str, Any] = {name: null() if anew and name in COUNTERS else t[name] for name in _KEPT}
+    values |= {"attempt": literal(attempt), "run_attempt": literal(unit.attempt), "status": literal("QUEUED")}
+    values |= {"status_since": literal(unit.now, t.status_since.type), "ever_seen": literal(False)}
+    values["resumed"] = literal(False) if anew else null()
+    old = current_tasks(unit.run_id, *values.values())
+    unit.conn.execute(insert(task_history).from_select([*values], old.where(*again).order_by(t.task_index)))
     new = task_history.alias("new")
     pairs = unit.conn.execute(
         current_tasks(unit.run_id, t.task_id, new.c.task_id.label("superseded_by"))

@@ -295,7 +295,10 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
     # Live counters may have been written during the look, so counters of an executing task must not decrease. The
     # counters of an ended task are final.
     later = grown if seen.phase is Phase.EXECUTING else _reported
-    new: dict[str, Any] = {name: later(task[name], value) for name, value in counted.items()}
+    # Until a try says that it started from the beginning, its counters are those of the tries that it may continue.
+    anew = seen.resumed is False and task["resumed"] is not False
+    known = dict.fromkeys(COUNTERS) if anew else task
+    new: dict[str, Any] = {name: later(known[name], value) for name, value in counted.items()}
     peaks = [peak for peak in (task["peak_memory"], seen.peak_memory) if peak is not None]
     new |= {
         "cluster_name": task["cluster_name"] or seen.name,

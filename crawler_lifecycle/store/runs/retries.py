@@ -19,6 +19,7 @@ from crawler_lifecycle.ports.runs import Fence, Resting, Retried
 from crawler_lifecycle.store.base.bulk import CHUNK, insert_mappings, put_row, rows_in
 from crawler_lifecycle.store.base.rows import Row
 
+from .live_counters import COUNTERS
 from .moves import update_tasks
 from .tables import crawler_memory, status_transition, task_history
 from .unit import BY_RUN, RunPart, Unit, current_tasks
@@ -30,9 +31,12 @@ Decide = Callable[[Ended, int], NextTry | str]
 PAGE = CHUNK
 
 _ENDED = [
-    task_history.c[name]
-    for name in ["task_id", "task_index", "attempt", "outcome", "ended_by", "cause", "exit_code", "args", "retry"]
-] + [task_history.c.memory, task_history.c.node]
+    *(
+        task_history.c[name]
+        for name in ("task_id", "task_index", "attempt", "outcome", "ended_by", "cause", "exit_code")
+    ),
+    *(task_history.c[name] for name in ("args", "retry", "memory", "node", *COUNTERS)),
+]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.LOST.value)
 
 
@@ -70,7 +74,7 @@ class RetryStore(RunPart):
             query = current_tasks(unit.run_id, *_ENDED, t.cluster, t.cluster_place).where(t.status.in_(ended))
             rows = [] if unit.status.terminal else rows_in(unit.conn, query, t.task_index, last)
             there = [(row, last[row["task_index"]]) for row in rows if row["attempt"] < last[row["task_index"]].attempt]
-            same = ("task_index", "args", "memory", "cluster", "cluster_place")
+            same = ("task_index", "args", "memory", "cluster", "cluster_place", *COUNTERS)
             new = [
                 {name: row[name] for name in same}
                 | {"attempt": one.attempt, "retry": row["retry"] + one.attempt - row["attempt"], "cluster_uid": one.uid}
@@ -146,7 +150,7 @@ def _try_again(unit: Unit, now: datetime, again: Sequence[tuple[Row, NextTry]], 
         not_before = now + timedelta(seconds=one.wait_s)
         rest = {"not_before": not_before, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
         reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
-        rest |= {name: row[name] + 1 for name in ("attempt", "retry")}
+        rest |= {name: row[name] + 1 for name in ("attempt", "retry")} | {name: row[name] for name in COUNTERS}
         new.append({"task_index": row["task_index"], "args": dict(row["args"]), **rest, "reason": reason})
         tell = {"retry": row["retry"] + 1, "of": most, "after": row["outcome"], "not_before": not_before.isoformat()}
         told.append(tell | ({"memory": one.memory} if one.memory else {}))

@@ -171,7 +171,8 @@ def run_handle(run: Row) -> RunHandle:
 
 def task_row(task: Row) -> TaskRow:
     """Return the task of a row."""
-    return made(TaskRow, task, status=TaskStatus(task["status"]), pages_per_minute=_pace(task))
+    pace = None if task["attempt"] > 1 and task["resumed"] is not False else _pace(task)
+    return made(TaskRow, task, status=TaskStatus(task["status"]), pages_per_minute=pace)
 
 
 def counters_of(row: Row) -> Counters:

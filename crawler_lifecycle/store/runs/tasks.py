@@ -12,6 +12,7 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.coverage import Coverage, summed
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
+from crawler_lifecycle.domain.tries import Try, counting
 from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks
 from crawler_lifecycle.store.base.rows import Fault, Row, made, seen, unreadable
@@ -56,6 +57,11 @@ class TaskReader(StorePart):
         # MySQL may otherwise use the index of current tasks and sort all tasks of a large run.
         page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
         return [task_row(row) for row in self._rows(page)] if among is None or among else []
+
+    def tries(self, run_id: int) -> list[Try]:
+        """Return all tries of the tasks of a run, by id."""
+        with self._db.reading() as conn:
+            return tries_of(conn, run_id)
 
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
         """Return the first tasks of a run by id, without superseded tasks, in a short form.
@@ -168,6 +174,13 @@ class TaskReader(StorePart):
             return run_statistics(conn, run_id)
 
 
+def tries_of(conn: Connection, run_id: int) -> list[Try]:
+    """Return all tries of the tasks of a run, by id."""
+    t = task_history.c
+    query = select(*(t[name] for name in Try._fields)).where(t.run_id == run_id).order_by(t.task_id)
+    return [Try._make(row) for row in conn.execute(query.with_hint(*_BY_ID))]
+
+
 def recorded() -> Select[Any]:
     t, r = task_history.c, run_history.c
     columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
@@ -183,10 +196,10 @@ def recorded_task(row: Row) -> RecordedTask:
 def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
     """Return the statistics that crawlers reported, summed over the run's tasks without superseded ones."""
     t = task_history.c
-    query = select(t.task_id, task_stats.c.stats)
+    query = select(t.task_id, task_stats.c.stats).where(t.superseded_by.is_(None))
     query = query.join_from(task_history, task_stats, task_stats.c.task_id == t.task_id)
     total: dict[str, int | float] = {}
-    for stats in _of_each(conn, run_id, query):
+    for _, stats in _of_each(conn, run_id, query):
         for name, number in bounds.statistics(stats).items():
             if name in total or len(total) < NAMES_MAX:
                 total[name] = total.get(name, 0) + number
@@ -194,23 +207,24 @@ def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
 
 
 def run_coverage(conn: Connection, run_id: int, first: Iterable[str]) -> Coverage | None:
-    """Return the fields that the items of the run fill, summed over its tasks without superseded ones.
+    """Return the fields that the items of the run fill, summed over all tries that count.
 
-    ``first`` are the fields that come first. ``None``: no task has reported its fields.
+    ``first`` are the fields that come first. ``None``: no try has reported its fields.
     """
     t = task_history.c
-    found = map(Coverage.of, _of_each(conn, run_id, select(t.task_id, t.fields).where(t.fields.is_not(None))))
+    count = {one.task_id for one in counting(tries_of(conn, run_id))}
+    rows = _of_each(conn, run_id, select(t.task_id, t.fields).where(t.fields.is_not(None)))
+    found = (Coverage.of(fields) for task_id, fields in rows if task_id in count)
     return summed((one for one in found if one is not None), first)
 
 
 def _of_each(conn: Connection, run_id: int, query: Select[Any]) -> Iterator[Any]:
-    """Return the second column of the query for each task of the run, without superseded tasks. It reads in pages."""
+    """Return the rows of the query for each task of the run. It reads in pages."""
     t, after = task_history.c, 0
-    query = query.where(t.run_id == run_id, t.superseded_by.is_(None)).order_by(t.task_id).limit(CHUNK)
-    query = query.with_hint(*_BY_ID)
+    query = query.where(t.run_id == run_id).order_by(t.task_id).limit(CHUNK).with_hint(*_BY_ID)
     while True:
         rows = conn.execute(query.where(t.task_id > after)).all()
-        yield from (row[1] for row in rows)
+        yield from rows
         if len(rows) < CHUNK:
             return
         after = rows[-1][0]

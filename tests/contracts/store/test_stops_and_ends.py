@@ -301,7 +301,8 @@ def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
     assert sorted(new) == [1, 3]
     assert [old[n].superseded_by for n in range(4)] == [None, new[1].task_id, None, new[3].task_id]
     assert new[3].args == old[3].args == {"part": "3"}
-    assert (new[1].status, new[1].pages, new[1].cluster_uid) == (TaskStatus.QUEUED, None, None)
+    assert (new[1].status, new[1].cluster_uid) == (TaskStatus.QUEUED, None)
+    assert new[1].pages == 10, "what it goes on from, until it says that it does not"
     for _ in range(2):
         world.store.deployment.requeue_ended(second, False)
     assert len(world.store.tasks.list_tasks(fence.run_id, superseded=True)) == 6
@@ -491,7 +492,13 @@ def test_no_run_is_judged_by_those_of_another_project(world: World) -> None:
         assert (row.outcome, "usual" in str(row.cause)) == (outcome, project == "a")
 
 
-def test_a_resumed_run_is_judged_by_the_last_attempt_of_each_task(world: World) -> None:
+@pytest.mark.parametrize(("resumed", "judged"), [
+    (False, ("finished", Coverage(200, GOOD.shares))),
+    (True, ("coverage", Coverage(500, {"price": 0.52, "title": 0.4}))),
+])  # fmt: skip
+def test_a_resumed_run_is_judged_by_all_tries_that_count(
+    world: World, resumed: bool, judged: tuple[str, Coverage]
+) -> None:
     for n in range(3):
         world.brings(f"g{n}", GOOD, expected=EXPECTED)
     first = world.executing("r", tasks=2)
@@ -500,8 +507,8 @@ def test_a_resumed_run_is_judged_by_the_last_attempt_of_each_task(world: World) 
     second = world.resume(first)
     assert world.row(second).fields is None, "the verdict is taken back"
     world.begin(second)
-    world.tell(second, [GOOD, GOOD])
-    assert (world.end(second, EXPECTED).outcome, world.row(second).fields) == ("finished", Coverage(200, GOOD.shares))
+    world.tell(second, [GOOD, GOOD], resumed=resumed)
+    assert (world.end(second, EXPECTED).outcome, world.row(second).fields) == judged
 
 
 def test_a_stopped_run_is_not_judged_by_its_fields(world: World) -> None:

@@ -160,7 +160,9 @@ class World:
         self.end(fence, expected)
         return fence
 
-    def tell(self, fence: Fence, told: Sequence[Coverage | None], failed: Sequence[int] = ()) -> None:
+    def tell(
+        self, fence: Fence, told: Sequence[Coverage | None], failed: Sequence[int] = (), resumed: bool | None = None
+    ) -> None:
         """Every unsettled task is seen ended, and its runner tells what its items fill."""
         now = self.clock.now
         self.look(
@@ -168,7 +170,7 @@ class World:
             [
                 seen(
                     task, Phase.ENDED, now, uid=task.uid, counters=Counters(items=5), fields=told[task.index],
-                    end=bad_end(now) if task.index in failed else good_end(now),
+                    resumed=resumed, end=bad_end(now) if task.index in failed else good_end(now),
                 )
                 for task in self.store.looks.found_state(fence).tasks
             ],

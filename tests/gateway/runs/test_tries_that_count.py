@@ -1,0 +1,272 @@
+"""What a run brought: whoever is asked gives the same number, after any stops, resumes, tries, losses and pruning."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import shutil
+import zipfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle.activities.archived import ArchivedFiles
+from crawler_lifecycle.activities.completion import CompletionActivities
+from crawler_lifecycle.activities.run_files import FileQuestions, FileReading, RunFiles
+from crawler_lifecycle.activities.shared import answered
+from crawler_lifecycle.adapters.archive import open_archive
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.domain.coverage import Coverage
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.items import feeds, read_items
+from crawler_lifecycle.domain.retries import NextTry
+from crawler_lifecycle.domain.run_data import AskedFiles, Items
+from crawler_lifecycle.domain.task import Counters, Phase, TaskState
+from crawler_lifecycle.domain.tries import counting
+from crawler_lifecycle.ports.runs import Fence
+from tests.contracts.store import world as stories
+from tests.contracts.store.world import bad_end, good_end, seen
+from tests.gateway.gateway_world import World
+from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
+
+PARENT = "graph/nightly"
+
+
+@dataclass
+class Crawl(FileQuestions):
+    """A run with real folders and archives, and what its tries wrote that still counts."""
+
+    world: World
+    root: Path
+    dice: random.Random
+    brought: dict[int, list[int]] = field(default_factory=dict)
+    """For each index, the items of the tries that count."""
+    known: dict[int, bool] = field(default_factory=dict)
+    """For each index, whether a runner told the fields of all these items."""
+    numbers: int = 0
+
+    def __post_init__(self) -> None:
+        self.story = stories.World(self.world.store, self.world.clock)  # type: ignore[arg-type]
+        self.archive, store = open_archive((self.root / "archive").as_uri()), self.world.store
+        self.completion = CompletionActivities(
+            store.completion, store.exports, store.deployment, store.runs, store.tasks, store.events,
+            LocalFiles(self.root), FakeSink(), self.archive, FakeCatalogue(), [FakeNotifier()],
+        )  # fmt: skip
+        self.fence: Fence = self.story.run(tasks=self.dice.randint(1, 3), crawler="plain", parent=PARENT)
+        (self.root / "tasks").mkdir()
+
+    @property
+    def home(self) -> Path:
+        return self.root / "tasks" / f"{self.fence.run_id}-{self.fence.run_uid}"
+
+    @property
+    def reading(self) -> FileReading:
+        store = self.world.store
+        files = RunFiles(store.tasks, store.exports, LocalFiles(self.root), ArchivedFiles(self.archive), "elsewhere")
+        return FileReading(store.runs, files, PARENT, self.world.clock)
+
+    # --- what happens
+
+    def attempt(self) -> None:
+        """The tasks of one attempt execute, with further tries of those that end badly, and the run ends."""
+        for _ in range(3):
+            self.story.deploy(self.fence)
+            tasks = self.story.store.looks.found_state(self.fence).tasks
+            if not tasks:
+                break
+            for task in tasks:
+                self.a_try(task)
+            if self.dice.random() < 0.5:
+                break
+            self.story.store.retries.retry_ended(self.fence, lambda end, used: NextTry(0), 9)
+        for task in self.story.store.looks.found_state(self.fence).tasks:
+            self.story.look(self.fence, [seen(task, Phase.GONE, self.world.clock.now)])
+        self.story.store.deployment.mark_started(self.fence, self.world.clock.now)
+        self.story.end(self.fence)
+
+    def a_try(self, task: TaskState) -> None:
+        """One try writes items, is seen or not, and ends well, badly or without a trace."""
+        world, dice = self.world, self.dice
+        earlier = self.brought.setdefault(task.index, [])
+        resumed = None if task.attempt == 1 else dice.choice([True, True, False, None])
+        began = dice.random() < 0.85
+        if not began:
+            end = bad_end(world.clock.now) if dice.random() < 0.5 else None
+            phase = Phase.ENDED if end else Phase.GONE
+            self.story.look(self.fence, [seen(task, phase, world.clock.now, uid=task.uid, end=end)])
+            return
+        if resumed is False:
+            earlier.clear()
+            self.known[task.index] = True
+        before = len(earlier)
+        folder = self.home / str(task.index) / str(task.attempt) / "files"
+        folder.mkdir(parents=True)
+        with (folder / "items.jsonl").open("w") as file:
+            for _ in range(dice.randint(1, 6)):
+                self.numbers += 1
+                earlier.append(self.numbers)
+                file.write(json.dumps({"n": self.numbers}) + "\n")
+                if dice.random() < 0.3:
+                    file.flush()
+                    self.look(task, Phase.EXECUTING, resumed, len(earlier))
+        self.look(task, Phase.EXECUTING, resumed, len(earlier))
+        way = dice.choice(["well", "badly", "badly", "lost"])
+        fields = Coverage(len(earlier) - before, {"n": 1.0}) if way != "lost" else None
+        self.known[task.index] = self.known.get(task.index, True) and fields is not None
+        if way == "lost":
+            self.story.look(self.fence, [seen(task, Phase.GONE, world.clock.now)])
+            return
+        end = good_end(world.clock.now) if way == "well" else bad_end(world.clock.now)
+        self.look(task, Phase.ENDED, resumed, len(earlier), end=end, fields=fields)
+
+    def look(self, task: TaskState, phase: Phase, resumed: bool | None, items: int, **more: Any) -> None:
+        more |= {"uid": task.uid, "resumed": resumed, "counters": Counters(items=items, pages=items)}
+        self.story.look(self.fence, [seen(task, phase, self.world.clock.now, **more)])
+        if phase is Phase.EXECUTING:
+            self.story.store.deployment.mark_started(self.fence, self.world.clock.now)
+
+    def export(self) -> None:
+        ActivityEnvironment().run(self.completion.export_supporting_files, self.fence)
+
+    def resume(self) -> bool:
+        """The next attempt; false if the run has completed and nothing is to be resumed."""
+        if self.story.row(self.fence).status == "COMPLETED":
+            return False
+        owner = stories.Owner("crawl/plain/again", f"chain-{self.fence.attempt + 1}")
+        self.fence = self.story.resume(self.fence, owner)
+        return True
+
+    # --- what is said about it
+
+    def ask_all(self, client: TestClient, readable: int | None = None) -> None:
+        """Ask each surface. ``readable``: the number of items whose files are left; default: all."""
+        run, wanted = self.fence.run_id, sorted(n for items in self.brought.values() for n in items)
+        whole = readable is None
+        assert (client.get(f"/v1/runs/{run}").json()["items"] or 0) == len(wanted)
+        listed = client.get(f"/v1/runs/{run}/files").json()
+        table = client.get(f"/v1/runs/{run}/items", params={"limit": 1000}).json()
+        found = sorted(int(row[0]) for row in table["rows"])
+        assert table["total"] == len(found)
+        assert listed["items_missing"] == len(wanted) - len(found)
+        missing = f"{len(wanted) - len(found)} of {len(wanted)} counted items cannot be read here"
+        assert any(missing in note for note in table["notes"]) is (found != wanted)
+        if whole:
+            assert found == wanted
+        else:
+            assert not set(found) - set(wanted)
+            assert len(found) == readable
+        assert client.get(f"/v1/runs/{run}/items/stats").json()["items"] == len(found)
+        page = client.get(f"/runs/{run}/items").text
+        assert re.search(rf"(of |<p>){len(found)} items", page), page
+        if found:
+            feed = client.get(f"/v1/runs/{run}/items/feed").text
+            assert sorted(json.loads(line)["n"] for line in feed.splitlines()) == found
+            csv = client.get(f"/v1/runs/{run}/items/feed", params={"format": "csv"}).text
+            assert sorted(map(int, csv.split()[1:])) == found
+        # As crawlctl reads them.
+        names = feeds(file["name"] for file in listed["files"])
+        pieces = ((name, client.get(f"/v1/runs/{run}/file", params={"name": name}).content) for name in names)
+        read = [item["n"] for name, data in pieces for item in read_items(name, [data], Counter())]
+        assert sorted(read) == found
+        asked = AskedFiles(lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments))))
+        if whole and found:  # as a function of a graph reads them
+            assert sorted(item["n"] for item in Items(asked, [run])) == found
+            for index, items in self.brought.items():
+                assert sorted(item["n"] for item in Items(asked, [run], task=index)) == sorted(items)
+        elif wanted:
+            with pytest.raises(NotDelivered, match="counted items cannot be read here"):
+                asked.run_files(run)
+        for row in client.get(f"/v1/runs/{run}/tasks").json()["tasks"]:
+            of_task = client.get(f"/v1/runs/{run}/items", params={"task": row["task_id"], "limit": 1000}).json()
+            counted = len(self.brought.get(row["task_index"], ()))
+            assert (row["items"] or 0) == counted
+            assert (of_task["total"] == counted) or not whole
+
+    def ask_archive(self) -> None:
+        """Files in the newest archive that its manifest does not call replaced have the items of the run."""
+        url = str(self.world.store.exports.list_exports(self.fence.run_id)[-1]["url"])
+        packed = zipfile.ZipFile(io.BytesIO(b"".join(self.archive.open(url))))
+        replaced = json.loads(packed.read("manifest.json"))["replaced"]
+        names = [
+            name for name in packed.namelist() if name.endswith(".jsonl") and name.partition("/")[0] not in replaced
+        ]
+        lines = [json.loads(line)["n"] for name in names for line in packed.read(name).splitlines()]
+        assert sorted(lines) == sorted(n for items in self.brought.values() for n in items)
+
+    def ask_verdict(self) -> None:
+        row = self.story.row(self.fence)
+        if all(self.known.get(index) for index, items in self.brought.items() if items):
+            assert (0 if row.fields is None else row.fields.items) == row.items or not row.items
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_is_asked_gives_the_same_number(seed: int, world: World, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    crawl = Crawl(world, tmp_path, dice)
+    app = world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
+    whole = True
+    with world.client(app) as client:
+        for _ in range(dice.randint(2, 4)):
+            if crawl.fence.attempt > 1 or crawl.brought:
+                crawl.ask_all(client)
+            crawl.attempt()
+            crawl.ask_verdict()
+            if crawl.home.exists():  # else what it left may be on its way into the archive
+                crawl.ask_all(client)
+            crawl.export()
+            whole = whole or crawl.fence.attempt == 1
+            if whole and world.store.exports.list_exports(crawl.fence.run_id)[-1]["url"]:
+                crawl.ask_archive()
+            crawl.ask_all(client)
+            if dice.random() < 0.4:
+                shutil.rmtree(crawl.home, ignore_errors=True)  # pruned: now the archives have all files
+                whole = False
+                crawl.ask_all(client)
+            if not crawl.resume():
+                break
+            crawl.ask_all(client)
+
+
+def test_items_whose_files_are_gone_are_told(world: World, tmp_path: Path) -> None:
+    """Stopped after 17 and resumed to 30; the folder of the first attempt was removed, and no archive has it."""
+    crawl = Crawl(world, tmp_path, random.Random(0))
+    crawl.fence = crawl.story.run("r2", crawler="plain", parent=PARENT)
+    for items, resumed, end in ((17, None, bad_end), (13, True, good_end)):
+        crawl.story.deploy(crawl.fence)
+        [task] = world.store.looks.found_state(crawl.fence).tasks
+        folder = crawl.home / "0" / str(task.attempt) / "files"
+        folder.mkdir(parents=True)
+        numbers = [1000 * task.attempt + n for n in range(items)]
+        (folder / "items.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in numbers))
+        crawl.brought.setdefault(0, []).extend(numbers)
+        crawl.look(task, Phase.EXECUTING, resumed, 1)
+        if task.attempt == 1:
+            assert world.run(crawl.fence.run_id).items == 1
+        crawl.look(task, Phase.ENDED, resumed, len(crawl.brought[0]), end=end(world.clock.now))
+        crawl.story.end(crawl.fence)
+        if task.attempt == 1:
+            shutil.rmtree(crawl.home)
+            crawl.resume()
+            assert world.run(crawl.fence.run_id).items == 17, "a try that waits has what it will go on from"
+    with world.client(world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)) as client:
+        notes = client.get(f"/v1/runs/{crawl.fence.run_id}/items").json()["notes"]
+        assert notes == ["17 of 30 counted items cannot be read here: task-0 has no files"]
+        crawl.ask_all(client, readable=13)
+
+
+@pytest.mark.parametrize("rerun", [False, True])
+def test_a_rerun_replaces_what_was_before(world: World, tmp_path: Path, rerun: bool) -> None:
+    """No runner has to say so: nobody asked the try to go on."""
+    fence = (story := stories.World(world.store, world.clock)).executing(crawler="plain")  # type: ignore[arg-type]
+    story.finish(fence, failed=[] if rerun else [0])
+    after = story.resume(fence, rerun=rerun)
+    story.deploy(after)
+    assert len(counting(world.store.tasks.tries(fence.run_id))) == (1 if rerun else 2)
+    assert [row.items for row in world.store.tasks.list_tasks(fence.run_id)] == [None if rerun else 5]
