@@ -16,6 +16,8 @@ from .run import COVERAGE, RunStatus, Verdict
 
 #: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has the same limits.
 FIELDS_MAX, FIELD_NAME_MAX = 30, 60
+#: The most characters of a note. The first note of a task is the run's.
+NOTE_MAX = 500
 #: The most field names that are summed over the tasks of a run.
 NAMES_MAX = 1_000
 #: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them know the field.
@@ -27,17 +29,22 @@ _PART = Bound(0, 1, above=True, cure=": the required part of the usual share")
 
 @quick_dataclass(frozen=True, slots=True)
 class Coverage:
-    """The share (0 to 1) of items that fill each field, and the number of all items (at least 1)."""
+    """The share (0 to 1) of items that fill each field, and the number of all items that can be read."""
 
     items: int
+    """At least 1, or 0 with a note."""
     shares: Mapping[str, float]
+    note: str | None = None
+    """A sentence about items that were counted or left in files, and that cannot be read."""
 
     @classmethod
     def of(cls, said: object) -> Coverage | None:
         """Read a runner's report or the value of a row. Leave out impossible fields. ``None``: it reports no items."""
         items, shares = (said.get("items"), said.get("shares")) if isinstance(said, Mapping) else (None, None)
         items = count(items)
-        if not items or not isinstance(shares, Mapping):
+        note = said.get("note") if isinstance(said, Mapping) else None
+        note = note[:NOTE_MAX] if isinstance(note, str) and note and travels(note, len(note)) else None
+        if items is None or not (items or note) or not isinstance(shares, Mapping):
             return None
         good = (
             (name, share)
@@ -48,7 +55,7 @@ class Coverage:
             and type(share) in (int, float)
             and 0 <= share <= 1  # false for NaN
         )
-        return cls(items, dict(islice(good, FIELDS_MAX)))
+        return cls(items, dict(islice(good, FIELDS_MAX)), note)
 
     def share(self, name: str) -> float | None:
         """Return the share of items that fill a field. ``None``: unknown, only the most filled fields are kept."""
@@ -92,13 +99,16 @@ def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | N
     """
     items, wanted = 0, frozenset(first)
     filled: dict[str, float] = {}
+    note = None
     for one in tasks:
         items += one.items
+        note = note or one.note
         for name, share in one.shares.items():
             if name in filled or name in wanted or len(filled) < NAMES_MAX:
                 filled[name] = filled.get(name, 0.0) + share * one.items
     most = sorted(filled, key=lambda name: (name not in wanted, -filled[name], name))[:FIELDS_MAX]
-    return Coverage(items, {name: min(1.0, round(filled[name] / items, 4)) for name in most}) if items else None
+    shares = {name: min(1.0, round(filled[name] / items, 4)) for name in most if items}
+    return Coverage(items, shares, note) if items or note else None
 
 
 def judged(verdict: Verdict, coverage: Coverage | None, before: Sequence[Coverage], expected: Expected) -> Verdict:
@@ -106,8 +116,9 @@ def judged(verdict: Verdict, coverage: Coverage | None, before: Sequence[Coverag
 
     ``before``: the coverages of its crawler's last ``RUNS`` completed runs. A run without a coverage is left out.
     """
-    if verdict.status is not RunStatus.COMPLETED or coverage is None:
+    if verdict.status is not RunStatus.COMPLETED or coverage is None or not coverage.items:
         return verdict
+    before = [one for one in before if one.items]
     less = list(_violations(coverage, before, expected.parts))
     if not (found := less + list(_unknown(coverage, before, expected.parts))):
         return verdict

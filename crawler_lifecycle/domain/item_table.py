@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from .items import ItemDecoder
+from crawler_lifecycle.runner.item_reader import ItemDecoder
 
 #: The most columns of a table, and the most characters of a cell and of a column's name. A page ends early after
 #: ``CELLS_MAX`` cells; a long name counts as several.

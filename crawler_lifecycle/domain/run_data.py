@@ -9,15 +9,16 @@ from __future__ import annotations
 import binascii
 import io
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Protocol, TypedDict, cast
 
+from crawler_lifecycle.runner.item_files import feeds
+from crawler_lifecycle.runner.item_reader import Skipped, read_items
+
 from .bounds import INT_MAX, refusal
-from .items import feeds, read_items, sentences
 
 #: The most bytes of a file that one call reads.
 PIECE = 1024 * 1024
@@ -117,14 +118,14 @@ class Items:
             raise refusal("fields", fields, f"give a list of at most {FIELDS_MAX} names")
         self._source, self._runs, self._task = source, runs, task
         self._offset, self._limit, self._fields = offset, limit, fields
-        self._skipped = Counter[str]()
+        self._skipped = Skipped()
 
     @property
     def skipped(self) -> list[str]:
-        return sentences(self._skipped)
+        return self._skipped.sentences()
 
     def __iter__(self) -> Iterator[Any]:
-        self._skipped.clear()
+        self._skipped = Skipped()
         end = None if self._limit is None else self._offset + self._limit
         for item in islice(self._all(), self._offset, end):
             cut = self._fields is not None and isinstance(item, dict)
@@ -133,9 +134,12 @@ class Items:
     def _all(self) -> Iterator[Any]:
         for run_id in self._runs:
             files = {file.name: file for file in self._source.run_files(run_id)}
-            for name in feeds(files):
-                if self._task is None or _task_of(name) == self._task:
-                    yield from read_items(name, _pieces(self._source, files[name]), self._skipped)
+            for feed in feeds(files, partial(self._first, files)):
+                if self._task is None or _task_of(feed.name) == self._task:
+                    yield from read_items(feed, _pieces(self._source, files[feed.name]), self._skipped)
+
+    def _first(self, files: Mapping[str, RunFile], name: str) -> bytes:
+        return self._source.read_file(files[name], 0)
 
 
 def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:

@@ -80,6 +80,8 @@ class Contract(NamedTuple):
     stop_token: str | None
     items: bool
     """True when the runner counts the items in feeds."""
+    item_files: str | None
+    """JSON that says which files are items, for ``DECLARED`` of ``item_files.py``."""
     fields: list[str]
     """The fields of items that the summary reports first."""
 
@@ -109,6 +111,7 @@ class Contract(NamedTuple):
             stop_url=_stop_url(environ),
             stop_token=environ.get("CRAWL_TOKEN"),
             items=environ.get("CRAWL_ITEMS") != "off",
+            item_files=said if (said := environ.get("CRAWL_ITEMS", "")).startswith("{") else None,
             fields=_fields(environ),
             **{name: environ.get(f"CRAWL_{name.upper()}") for name in _TEXTS},
         )

@@ -1,18 +1,13 @@
 """Counting of the items in the feeds that a crawler writes into its folder, and of the fields that have a value.
 
-So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters. While the crawler runs, only complete
-lines count. All reading is bounded, because the crawler controls the folder and its files.
+So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters. ``item_reader.py`` reads the items,
+also for those who look at them. All reading is bounded, because the crawler controls the folder and its files.
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import csv
-import io
-import json
 import os
-import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,25 +15,19 @@ from itertools import islice
 from typing import Any
 
 from .held import Held, NotOurs
+from .item_files import DECLARED, DECLARED_MAX, DEPTH_MAX, feeds, is_items
+from .item_reader import GZIP, PAUSE, Feed, Skipped, follow
 
-#: The most feeds that are counted, names read from a folder, files considered as feeds, and levels of folders.
-FEEDS_MAX, NAMES_MAX, FILES_MAX, DEPTH_MAX = 50, 20_000, 2_000, 3
-#: The most bytes read in one pass, and of one line. A longer line counts as an item, but its fields are not read.
-READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
-#: Characters of an item in a list, as in ``domain/items.py``. A longer item ends the list.
-ITEM_MAX = 8 * 1024 * 1024
-csv.field_size_limit(ITEM_MAX)  # the limit holds for the whole process
-#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all read. After
-#: these items, only the fields of every ``EACH``-th item are read.
+#: The most names read from a folder, and files considered as feeds.
+NAMES_MAX, FILES_MAX = 20_000, 2_000
+#: The most bytes read in one pass.
+READ_MAX = 16 * 1024 * 1024
+#: A byte of a gzip file counts as these many.
+GZIP_WEIGHT = 32
+#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all counted. After
+#: these items, only the fields of every ``EACH``-th item are counted.
 FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
-_CHUNK = 256 * 1024
-#: The rules of ``domain/items.py``: which files are feeds, and which format counts when a feed exists in two.
-_FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
-_NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
-_NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|pages/)")
-_BETWEEN = re.compile(r"[\s,]*")
-#: Python makes no number of more digits than these: they stay a text.
-_JSON = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_int=lambda n: n if n[4300:] else int(n))
+_CHUNK = 64 * 1024
 
 
 class Feeds:
@@ -46,7 +35,7 @@ class Feeds:
 
     def __init__(self, folder: str, wanted: Sequence[str] = ()) -> None:
         self._folder, self._wanted = folder, frozenset(wanted)
-        self._feeds: dict[str, _Feed] = {}
+        self._feeds: dict[Feed, _Feed] = {}
 
     @property
     def items(self) -> int | None:
@@ -61,19 +50,27 @@ class Feeds:
         """Count the data written since the last call, at most ``READ_MAX`` bytes. Return whether more data waits."""
         left = READ_MAX
         try:
-            names = feeds(list(islice(_files(Held(self._folder), "", DEPTH_MAX), FILES_MAX)))[:FEEDS_MAX]
+            folder = Held(self._folder)
+            declared = folder.read(DECLARED, DECLARED_MAX)
+            names = [f"/{DECLARED}"] if declared else []
+            names += islice(_files(folder, "/", DEPTH_MAX, every=bool(declared)), FILES_MAX)
+            found = feeds(names, lambda _: declared or b"")
         except (OSError, NotOurs):
             return False
-        self._feeds = {name: self._feeds.get(name) or _Feed(name, self._wanted) for name in names}
+        self._feeds = {feed: self._feeds.get(feed) or _Feed(feed, self._wanted) for feed in found}
         for feed in self._feeds.values():
             with contextlib.suppress(OSError, NotOurs):
                 left -= feed.read(self._folder, left)
         return left <= 0
 
     def finish(self) -> None:
-        """Count the last line of each feed, which may have no line end."""
+        """Count the last item of each feed, which may have no line end."""
         for feed in self._feeds.values():
             feed.finish()
+
+    def skipped(self) -> list[str]:
+        """Return sentences about data that could not be read."""
+        return [sentence for feed in self._feeds.values() for sentence in feed.skipped.sentences()]
 
     def fields(self) -> dict[str, float]:
         """Return the share of items with a value in each field, 0 to 1: wanted fields first, then the most filled.
@@ -91,24 +88,18 @@ class Feeds:
 class _Feed:
     """One feed, and the counts of the part that was read."""
 
-    def __init__(self, name: str, wanted: frozenset[str]) -> None:
-        *self._above, self._name = name.split("/")
-        self._kind, self._fields = _suffix(name), wanted
-        self._take = self._values if self._kind == "json" else self._lines
+    def __init__(self, feed: Feed, wanted: frozenset[str]) -> None:
+        self._feed, self._fields = feed._replace(name=feed.name[1:]), wanted
+        *self._above, self._name = self._feed.name.split("/")
         self._file: tuple[int, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self.items, self.position, self.seen = 0, 0, 0
         self.filled: Counter[str] = Counter(dict.fromkeys(self._fields, 0))
-        self._rest, self._too_long = b"", False
-        #: The part of a list that has no whole item yet; ``None``: it is no list, or cannot be read on.
-        self._text: str | None = ""
-        self._is_list = False
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
-        self._head: list[str] | None = None
-        self._record: list[str] = []
-        self._quotes = self._length = 0
+        self.skipped = Skipped()
+        self._pieces = _Pieces()
+        self._items = follow(self._feed, self._pieces, self.skipped)
 
     def read(self, folder: str, most: int) -> int:
         """Read up to ``most`` further bytes, and return their number. A replaced file is read from its start.
@@ -120,84 +111,33 @@ class _Feed:
             return 0
         with open(handle, "rb") as file:
             found = os.fstat(file.fileno())
-            if self._file != (found.st_dev, found.st_ino) or found.st_size < self.position:
+            grown = self._pieces.ended and found.st_size > self.position
+            if self._file != (found.st_dev, found.st_ino) or found.st_size < self.position or grown:
                 self._begin()
                 self._file = (found.st_dev, found.st_ino)
             file.seek(self.position)
             took = 0
             while took < most and (chunk := file.read(min(_CHUNK, most - took))):
-                took += len(chunk)
+                if not self.position:
+                    self._weight = GZIP_WEIGHT if chunk.startswith(GZIP) else 1
                 self.position += len(chunk)
-                self._take(chunk)
+                self._pieces.next = chunk
+                self._count()
+                took += len(chunk) * self._weight
             return took
 
     def finish(self) -> None:
-        """Count the last line, which may have no line end."""
-        if self._rest or self._too_long or self._text:
-            self._take(b"\n")
-        self._end_record()
+        """Count the last item, which may have no line end."""
+        self._pieces.ended = True
+        self._count()
 
-    def _lines(self, chunk: bytes) -> None:
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            self._line(self._rest + line)
-            self._rest, self._too_long = b"", False
-        self._rest += rest
-        if len(self._rest) > LINE_MAX:
-            self._rest, self._too_long = b"", True
-
-    def _line(self, line: bytes) -> None:
-        text = line.strip()
-        if self._kind in ("csv", "tsv"):
-            self._csv_line(line.decode("utf-8", "replace"))
-        elif (text or self._too_long) and self._is_wanted():
-            self._read_fields(_value(text))
-
-    def _values(self, chunk: bytes) -> None:
-        """Take the complete items of a list. An item that is not JSON or is too long ends the list."""
-        if self._text is None:
-            return
-        text, place = self._text + self._decode(chunk), 0
-        if not self._is_list and (text := text.lstrip()):
-            self._is_list, text = text[0] == "[", text[1:]
-        with contextlib.suppress(ValueError, RecursionError):
-            while self._is_list and (found := _BETWEEN.match(text, place)) and found.end() < len(text):
-                item, end = _JSON.raw_decode(text, found.end())
-                if end == len(text):  # a number may continue
-                    break
-                place = end
-                if self._is_wanted():
-                    self._read_fields(item)
-        self._text = text[place:] if len(text) - place <= ITEM_MAX and (self._is_list or not text) else None
-
-    def _csv_line(self, line: str) -> None:
-        """Add the line to the current record, which ends where the number of quotes is even."""
-        self._record.append(line)
-        self._quotes += line.count('"')
-        self._length += len(line)
-        if self._quotes % 2 == 0 or self._length >= LINE_MAX:
-            self._end_record()
-
-    def _end_record(self) -> None:
-        record, self._record, self._quotes, self._length = "\n".join(self._record), [], 0, 0
-        if not record.strip():
-            return
-        if self._head is not None and not self._is_wanted():
-            return
-        delimiter = "\t" if self._kind == "tsv" else max(",;\t|", key=record.count)
-        try:
-            row = next(csv.reader(io.StringIO(record, newline=""), delimiter=delimiter), [])
-        except csv.Error:
-            return
-        if self._head is None:
-            self._head = row
-        else:
-            self._read_fields(dict(zip(self._head, row)))  # noqa: B905 - Python 3.9 has no strict
-
-    def _is_wanted(self) -> bool:
-        """Count one more item, and return whether its fields are read."""
-        self.items += 1
-        return self.items <= ALL_MAX or self.items % EACH == 0
+    def _count(self) -> None:
+        for item in self._items:
+            if item is PAUSE:
+                break
+            self.items += 1
+            if self.items <= ALL_MAX or self.items % EACH == 0:
+                self._read_fields(item)
 
     def _read_fields(self, item: Any) -> None:
         if not isinstance(item, dict):
@@ -209,24 +149,24 @@ class _Feed:
                 self.filled[name] += 1
 
 
-def feeds(names: list[str]) -> list[str]:
-    """Return the feeds among these files of a task, by the rules of ``domain/items.py``."""
-    known: dict[str, str] = {}
-    names = [name for name in names if _suffix(name) in _FORMATS and not _NO_FEED.search(name)]
-    for name in [name for name in names if _NAMED_ITEMS.search(name)] or names:
-        stem = name.rpartition(".")[0]
-        known[stem] = min(known.get(stem, name), name, key=lambda name: _FORMATS.index(_suffix(name)))
-    return list(known.values())
+class _Pieces:
+    """The bytes of a file that grows: the next ones, nothing while there are none, and an end."""
+
+    def __init__(self) -> None:
+        self.next = b""
+        self.ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self.next or not self.ended:
+            piece = self.next
+            self.next = b""
+            yield piece
 
 
-def _suffix(name: str) -> str:
-    return name.rpartition(".")[2].lower()
-
-
-def _files(folder: Held, above: str, depth: int) -> Iterator[str]:
-    """Yield the paths of files below this folder that may be feeds; names that begin with ``items`` come first."""
-    for name in sorted(folder.names(NAMES_MAX)[0], key=lambda name: (not _NAMED_ITEMS.search(name), name)):
-        feed = _suffix(name) in _FORMATS
+def _files(folder: Held, above: str, depth: int, *, every: bool) -> Iterator[str]:
+    """Yield the paths of files below this folder: all, or those that may be feeds. Names ``items…`` come first."""
+    for name in sorted(folder.names(NAMES_MAX)[0], key=lambda name: (name[:5].lower() != "items", name)):
+        feed = every or is_items(name)
         if not feed and depth == 1:
             continue
         known = folder.stat(name)
@@ -234,11 +174,4 @@ def _files(folder: Held, above: str, depth: int) -> Iterator[str]:
             yield above + name
         elif known is not None and stat.S_ISDIR(known.st_mode) and depth > 1 and name != "pages":
             with contextlib.suppress(OSError, NotOurs):
-                yield from _files(folder.below(name), f"{above}{name}/", depth - 1)
-
-
-def _value(text: bytes) -> Any:
-    try:
-        return _JSON.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
-    except (ValueError, RecursionError):
-        return None
+                yield from _files(folder.below(name), f"{above}{name}/", depth - 1, every=every)

@@ -21,6 +21,7 @@ from .child import Child, Ended, become_subreaper, block_signals, hide_environme
 from .crawlee import Crawlee
 from .feeds import Feeds
 from .forced import ForcedStop
+from .item_files import DECLARED
 from .log import CappedLog
 from .memory import cgroup_limit
 from .signs import Signs
@@ -37,6 +38,8 @@ TIMED_OUT = "timed_out"
 UPLOAD_SECONDS = 900.0
 #: Seconds for reading the item fields in the feeds at the end.
 FEEDS_SECONDS = 60.0
+#: The most characters about items that cannot be read, as in ``domain/coverage.py``.
+NOTE_MAX = 500
 #: The most seconds of the grace that we reserve for our own end.
 MARGIN_SECONDS = 2.0
 _POLL_SECONDS = 0.1
@@ -67,6 +70,8 @@ class Runner:
         self._reported: contract.Json = {}
         """The last valid stats of the crawler itself."""
         self._feeds = Feeds(terms.files_dir, terms.fields) if terms.files_dir and terms.items else None
+        if terms.files_dir and terms.item_files:
+            contract.write(os.path.join(terms.files_dir, DECLARED), f"{terms.item_files}\n")
         self._feeds_due = time.monotonic() + FEED_SECONDS
         self._signs = Signs()
         self._wrote_at: str | None = None
@@ -335,18 +340,28 @@ class Runner:
         return code
 
     def _fields(self, child: Child) -> contract.Json | None:
-        """Return the number of items and the share with a value in each field.
+        """Return the number of items, the share with a value in each field, and what could not be read.
 
-        Return ``None`` without items, after a stop that comes meanwhile, or when the time is over.
+        Return ``None`` without items and without a note, after a stop that comes meanwhile, or when the time is over.
         """
         stopped = child.stop_asked
         until = time.monotonic() + (FEED_STOP_SECONDS if stopped else FEEDS_SECONDS)
         while self._feeds is not None and child.pending_stop() == stopped and time.monotonic() < until:
             if not self._feeds.read_on():
                 self._feeds.finish()
-                items, shares = self._feeds.items, self._feeds.fields()
-                return {"items": items, "shares": shares} if items and shares else None
+                items, shares, note = self._feeds.items, self._feeds.fields(), self._difference()
+                found = {"items": items or 0, "shares": shares, **({"note": note} if note else {})}
+                return found if (items and shares) or note else None
         return None
+
+    def _difference(self) -> str:
+        """Return a sentence about items that the crawler counted, or left in files, and that nobody can read."""
+        assert self._feeds is not None
+        counted, items = self._reported.get("items"), self._feeds.items
+        # A command counts on after a resume, but its feeds begin anew.
+        differs = items is not None and counted not in (None, items) and (self._scrapy or self._terms.attempt == 1)
+        told = [f"{counted:,} items were counted, {items:,} can be read"] if differs else []
+        return "; ".join(told + self._feeds.skipped())[:NOTE_MAX]
 
     def _upload(self, child: Child) -> contract.Json:
         """Upload the supporting files to object storage until the time is over, and return the result."""

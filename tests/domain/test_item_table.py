@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,8 @@ from crawler_lifecycle.domain.item_table import (
     ItemTable,
     item_table,
 )
-from crawler_lifecycle.domain.items import is_items, read_items, sentences
+from crawler_lifecycle.runner.item_files import is_items
+from crawler_lifecycle.runner.item_reader import Feed, Skipped, read_items
 
 ROWS_MAX = 200
 KINDS = ("jsonl", "json", "csv", "tsv")
@@ -36,9 +36,9 @@ objects = st.dictionaries(st.text(max_size=8), values, max_size=5)
 
 
 def table(name: str, data: bytes, offset: int = 0) -> ItemTable:
-    skipped, notes = Counter[str](), list[str]()
-    found = item_table(read_items(name, [data], skipped, notes, DIGITS), offset, ROWS_MAX)
-    return replace(found, notes=[*found.notes, *notes, *sentences(skipped)])
+    skipped = Skipped()
+    found = item_table(read_items(Feed(name), [data], skipped, DIGITS), offset, ROWS_MAX)
+    return replace(found, notes=[*found.notes, *skipped.sentences()])
 
 
 def names(found: ItemTable) -> list[str]:
@@ -119,12 +119,12 @@ DEEP = b"[" * 100_000
 
 @pytest.mark.parametrize(("name", "data", "said"), [
     ("a.jsonl", b'{"a": "' + b"x" * 9_000_000, "1 items were longer"),
-    ("a.csv", b'a,b\n"' + b"x" * 200_000, "a quote without its end"),
-    ("a.json", DEEP, "the rest cannot be read as JSON"),
+    ("a.csv", b'a,b\n"' + b"x" * 200_000, "a quotation mark without its end"),
+    ("a.json", DEEP, "1 lines were no JSON (a.json: line 1: maximum recursion"),
     ("a.jsonl", b'{"a": 1}\n{"a": 2', "1 last lines were incomplete"),
     ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice; the last one"),
     ("a.jsonl", b'{"a": "\xe9"}\n', "Windows-1252"),
-    ("a.json", b'[{"a": 1} {"a": 2}]', "is no JSON"),
+    ("a.json", b'[{"a": 1}, no, {"a": 2}]', "the rest of this line is left out"),
     ("a.jsonl", b'{"a": 1}\nno\nnor\n', "2 lines were no JSON"),
 ], ids=range(8))  # fmt: skip
 def test_what_is_odd_is_said(name: str, data: bytes, said: str) -> None:
@@ -195,5 +195,5 @@ def test_a_page_of_very_long_names_ends_early() -> None:
 
 def test_names_of_files() -> None:
     assert [name for name in ("items.jl", "A.JSON", "a.csv.gz", "a.txt", "csv", "x/feed.ndjson") if is_items(name)] == [
-        "items.jl", "A.JSON", "x/feed.ndjson",
+        "items.jl", "A.JSON", "a.csv.gz", "x/feed.ndjson",
     ]  # fmt: skip

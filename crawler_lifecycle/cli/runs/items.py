@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,9 @@ from crawler_lifecycle.cli.output import clean, emit, number, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
-from crawler_lifecycle.domain.items import NO_FEEDS, feeds, plain, read_items, sentences
+from crawler_lifecycle.domain.items import plain
+from crawler_lifecycle.runner.item_files import feeds, no_feeds
+from crawler_lifecycle.runner.item_reader import Skipped, read_items
 
 from . import tables
 from .files import TaskId, fetch, files_of
@@ -61,7 +62,7 @@ def items(
         if format is None:
             shown = limit or SHOWN
             return _show(run, found, chosen(found, field, contains, names, offset, shown + 1), shown)
-        if not found.names:
+        if not found.feeds:
             raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no items", found.why, f"crawlctl files {run}")
         some = chosen(found, field, contains, names, offset, limit)
         if format == "parquet":
@@ -86,18 +87,23 @@ class _Found:
 
     def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
         rows, note = files_of(gateway, run, task)
-        self.names, self.why = feeds(row["name"] for row in rows), note or NO_FEEDS
         self._gateway, self._run = gateway, run
-        self._skipped, self._notes = Counter[str](), [note] if note else []
+        self._skipped, self._notes = Skipped(), [note] if note else []
+        names = [row["name"] for row in rows]
+        self.feeds, self.why = feeds(names, self._first), note or no_feeds(names)
 
     def __iter__(self) -> Iterator[Any]:
-        for name in self.names:
-            with closing(self._gateway.file(self._run, name)) as pieces:
-                yield from read_items(name, pieces, self._skipped, self._notes)
+        for feed in self.feeds:
+            with closing(self._gateway.file(self._run, feed.name)) as pieces:
+                yield from read_items(feed, pieces, self._skipped)
+
+    def _first(self, name: str) -> bytes:
+        with closing(self._gateway.file(self._run, name)) as pieces:
+            return next(iter(pieces), b"")
 
     def notes(self) -> list[str]:
         """Return notes about the files, and about the lines that were read so far."""
-        return [*self._notes, *sentences(self._skipped)]
+        return [*self._notes, *self._skipped.sentences()]
 
 
 def _show(run: int, found: _Found, items: Iterable[Any], limit: int) -> int:
@@ -106,7 +112,7 @@ def _show(run: int, found: _Found, items: Iterable[Any], limit: int) -> int:
     document = {"run_id": run, "items": rows, "notes": found.notes()}
     emit(document, names=[], table=lambda: sys.stdout.writelines(lines), rows=rows)
     _say_all(found.notes())
-    if not found.names:
+    if not found.feeds:
         say(f"{found.why}; next: crawlctl files {run}")
     elif len(texts) > limit:
         say(f"… the first {limit}; all of them: crawlctl items {run} --write items.jsonl")

@@ -50,6 +50,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         *resumptions(run),
         ("counters", counters_as_of(run)),
         ("fields", field_words(run)),
+        ("items", clean((run.get("fields") or {}).get("note"))),
         *stops(run),
         ("started", f"{ago(started)}, trigger {run.get('trigger')}" if started else ""),
         ("ended", f"{ago(ended)}, took {took(started, ended)}" if ended else ""),

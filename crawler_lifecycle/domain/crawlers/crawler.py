@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import DEFAULT, Retries
 from crawler_lifecycle.domain.run import Limits, RunRequest, check_sizes
+from crawler_lifecycle.runner.item_files import declared
 
 from .arguments import Argument, ArgumentType, check_declared, check_value
 from .pod import PodOptions, check_labels, check_secret
@@ -58,8 +59,9 @@ class CrawlerDefinition:
     partial_ok: bool = False
     splits: bool | None = None
     """True when tasks with the same arguments divide the work by their index; ``None``: the entry does not say."""
-    items: bool = True
-    """True when the runner counts items in feeds, and gives a feed to a Scrapy project without one."""
+    items: Any = True
+    """False: the runner counts no items in feeds, and gives no feed to a Scrapy project without one. An object: which
+    files are items, and how they are read (``runner/item_files.py``)."""
     limits: dict[str, float | None] = field(default_factory=dict)
     pool: str | None = None
     """The pool of its runs, unless the request names one."""
@@ -105,6 +107,11 @@ class CrawlerDefinition:
         self.expected.check()
         if self.kind is CrawlerKind.SCRAPY:
             self.ends.check_scrapy()
+        if not isinstance(self.items, bool):
+            try:
+                declared(self.items)
+            except ValueError as error:
+                raise InvalidRequest(f"items{error}") from None
         check_name("pool", self.pool, or_none=True)
         check_retries(self.retries, self.resources.memory)
         self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)

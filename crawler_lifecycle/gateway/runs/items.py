@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -15,7 +14,7 @@ from crawler_lifecycle.activities.run_files import RunFiles
 from crawler_lifecycle.domain.item_export import as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.item_stats import ItemStats, item_stats
 from crawler_lifecycle.domain.item_table import DIGITS, ItemTable, item_table, visible
-from crawler_lifecycle.domain.items import NO_FEEDS, feeds, matching, read_items, sentences
+from crawler_lifecycle.domain.items import matching
 from crawler_lifecycle.gateway.access import places
 from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
@@ -25,6 +24,8 @@ from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, UNTRUSTED, in_t
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.runner.item_files import feeds, no_feeds
+from crawler_lifecycle.runner.item_reader import Feed, Skipped, read_items
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -70,7 +71,7 @@ class RunItems:
         """Yield the items in the chosen format, in pieces."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
-            if not read.names:
+            if not read.feeds:
                 raise missing(run_id, "; ".join(read.notes))
             fields = choice.fields.split(",") if choice.fields else None
             items = chosen(read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit)
@@ -85,24 +86,30 @@ class _Reading:
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
         self._files, self._run, self._choice = of.files, undeleted(of.runs, run_id), choice
-        self._skipped, self.late, self.bytes = Counter[str](), False, 0
+        self._skipped, self.late, self.bytes = Skipped(), False, 0
         self.notes: list[str] = []
         if choice.name is not None:
-            self.names = [choice.name]
+            self.feeds = [Feed(choice.name)]
             return
         task = None if choice.task is None else find_task(of.tasks, self._run.ref, choice.task).ref
         listed = of.files.list(self._run, task, whole=True)
-        self.names = feeds(file.name for file in listed.files)
+        names = [file.name for file in listed.files]
+        self.feeds = feeds(names, lambda name: next(self._pieces(name), b""))
         if listed.left_out:
             self.notes.append(f"{listed.left_out:,} files were not read: links, pipes, or more files than the limit")
-        none_yet = not self.names and listed.readable and not listed.items_missing
-        self.notes += filter(None, [listed.note, NO_FEEDS if none_yet else None])
+        if listed.note:
+            self.notes.append(listed.note)
+        fields = self._run.fields
+        if fields is not None and fields.note and task is None:
+            self.notes.append(fields.note.partition("; ")[0])
+        if not self.feeds and listed.readable and not listed.items_missing:
+            self.notes.append(no_feeds(names, self._run.items if task is None else None))
 
     def items(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items of all feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` or ``_Late``."""
-        for name in self.names:
-            for item in read_items(name, self._pieces(name), self._skipped, self.notes, **decoder):
-                _check(name)
+        for feed in self.feeds:
+            for item in read_items(feed, self._pieces(feed.name), self._skipped, **decoder):
+                _check(feed.name)
                 yield item
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
@@ -116,7 +123,7 @@ class _Reading:
             )
 
     def all_notes(self) -> list[str]:
-        return [visible(note) for note in (*self.notes, *sentences(self._skipped))]
+        return [visible(note) for note in (*self.notes, *self._skipped.sentences())]
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         opened = self._files.open(self._run, name)

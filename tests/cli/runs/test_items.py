@@ -19,6 +19,7 @@ NAMES = ["task-0/items.jsonl", "task-0/skipped.jsonl", "task-1/items.csv"]
 FILES = [{"task_id": 70, "path": name[7:], "name": name, "bytes": 9} for name in NAMES]
 LIVE: dict[str, Any] = {"run_id": 7, "readable": True, "files": FILES, "left_out": 0, "note": None}
 FIRST = b'{"a": "\xc3\xa4\x1b", "n": 1}\nno \x07JSON\n{"a": "=1+1", "n": NaN}\n'
+NO_LINE = "1 lines were no JSON (task-0/items.jsonl: line 2: Expecting value)"
 ALL = [{"a": "ä\x1b", "n": 1}, {"a": "=1+1", "n": None}, {"a": "5", "b": "x"}]
 
 
@@ -33,8 +34,8 @@ def feeds(gateway: respx.MockRouter) -> None:
 def test_items_are_shown(crawlctl: Crawlctl) -> None:
     shown = crawlctl("items", "7")
     assert shown.out == '{"a": "ä\\u001b", "n": 1}\n{"a": "=1+1", "n": null}\n{"a": "5", "b": "x"}\n'
-    assert shown.err == "1 lines were no JSON\n"
-    assert crawlctl("items", "7", "-o", "json").json == {"run_id": 7, "items": ALL, "notes": ["1 lines were no JSON"]}
+    assert shown.err == f"{NO_LINE}\n"
+    assert crawlctl("items", "7", "-o", "json").json == {"run_id": 7, "items": ALL, "notes": [NO_LINE]}
     some = crawlctl("items", "7", "--limit", "1", "--offset", "1", "--contains", "=1", "--fields", "a", "-o", "jsonl")
     assert some.out == ""
     some = crawlctl("items", "7", "--limit", "1", "--field", "n", "--fields", "n")
@@ -48,7 +49,7 @@ def test_items_are_written(crawlctl: Crawlctl, tmp_path: Path) -> None:
     assert crawlctl("items", "7", "--format", "csv").out == "a,n,b\nä\x1b,1,\n'=1+1,,\n5,,x\n"
     written = crawlctl("items", "7", "--write", "some.parquet", "--contains", "ä", "-o", "json")
     assert (written.json["notes"], written.json["bytes"]) == (
-        ["1 lines were no JSON"],
+        [NO_LINE],
         (tmp_path / "some.parquet").stat().st_size,
     )
     assert pyarrow.parquet.read_table(tmp_path / "some.parquet").to_pylist() == [ALL[0] | {LEFT_OUT: None}]
@@ -107,10 +108,10 @@ def test_a_run_without_items_names_the_cure(gateway: respx.MockRouter, crawlctl:
 
 def test_statistics(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     row = {"name": "price", "filled": 19, "coverage": 0.95, "distinct": 12, "shortest": 1, "longest": 6}
-    answer = {"items": 20, "fields": [row], "fields_left_out": 0, "notes": ["1 lines were no JSON"]}
+    answer = {"items": 20, "fields": [row], "fields_left_out": 0, "notes": [NO_LINE]}
     route = gateway.get("/v1/runs/7/items/stats").respond(json=answer)
     shown = crawlctl("items", "7", "--stats", "--field", "price")
     assert "95.0%" in shown.out
-    assert shown.err == "20 items\n1 lines were no JSON\n"
+    assert shown.err == f"20 items\n{NO_LINE}\n"
     assert dict(route.calls.last.request.url.params) == {"field": "price"}
     assert crawlctl("items", "7", "--stats", "-o", "json").json == answer

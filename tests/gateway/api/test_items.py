@@ -11,12 +11,13 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.activities.run_files import CHUNK, OpenedFile
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
-from crawler_lifecycle.domain.items import NO_FEEDS
 from crawler_lifecycle.gateway.access import places
+from crawler_lifecycle.runner.item_files import NO_FEEDS
 from tests.gateway.api.test_files import _run, _stored
 from tests.gateway.gateway_world import World
 from tests.support.fakes.services import FakeArchive
 
+NO_LINE = "1 lines were no JSON (task-0/items.jsonl: line 1,501: Expecting value)"
 FILE = b"".join(b"%07d\n" % n for n in range(40_000))
 
 
@@ -117,7 +118,7 @@ def test_all_feeds_of_a_run_are_one(left: Any) -> None:
     (folders[1] / "items.csv").write_text("n,kind\n-1,=1+1\n")
     page = client.get(address, params={"offset": 1_400, "limit": 1_000}).json()
     assert (len(page["rows"]), page["offset"], page["next"], page["total"]) == (101, 1_400, None, 1_501)
-    assert page["notes"] == ["1 lines were no JSON"]
+    assert page["notes"] == [NO_LINE]
     few = client.get(address, params={"contains": "tee", "field": "kind", "offset": 10, "limit": 2}).json()
     assert (few["rows"], few["next"], few["total"]) == ([["10", "Tee"], ["11", "Tee"]], 12, 1_500)
     assert client.get(address, params={"task": tasks[1]}).json()["total"] == 1
@@ -128,7 +129,7 @@ def test_all_feeds_of_a_run_are_one(left: Any) -> None:
     csv = client.get(f"{address}/feed", params={"format": "csv", "offset": 1_500})
     assert (csv.text, csv.headers["content-type"]) == ("n,kind\n-1,'=1+1\n", "text/csv; charset=utf-8")
     stats = client.get(f"{address}/stats").json()
-    assert (stats["items"], stats["notes"]) == (1_501, ["1 lines were no JSON"])
+    assert (stats["items"], stats["notes"]) == (1_501, [NO_LINE])
     assert [(one["name"], one["filled"], one["longest"]) for one in stats["fields"]] == [
         ("n", 1501, 4),
         ("kind", 1501, 4),
@@ -162,7 +163,7 @@ def test_what_a_crawler_may_write(left: Any) -> None:
     assert page["columns_left_out"] == 99_950
     assert page["notes"] == [
         "1 files were not read: links, pipes, or more files than the limit",
-        "1 items were longer than 8,388,608 characters",
+        "1 items were longer than 8,388,608 characters (task-0/items.jsonl: line 1)",
     ]  # fmt: skip
     feed = client.get(f"{address}/feed").text.splitlines()
     assert [json.loads(line) for line in feed[1:3]] == [{"a": None}, [1]]

@@ -38,8 +38,9 @@ _Signal = Annotated[int, msgspec.Meta(ge=1, le=bounds.SIGNAL_MAX)]
 class _Coverage(msgspec.Struct, frozen=True, gc=False):
     """A whole and valid ``Coverage``, as far as types show that."""
 
-    items: Annotated[int, msgspec.Meta(ge=1, le=bounds.COUNT_MAX)]
+    items: Annotated[int, msgspec.Meta(ge=0, le=bounds.COUNT_MAX)]
     shares: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]]
+    note: str | None = None
 
 
 class _Said(msgspec.Struct, frozen=True, gc=False):
@@ -163,7 +164,7 @@ def _valid(said: dict[str, object]) -> _Said:
         with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
             good[one.name] = value if one.type == _TEXT and isinstance(value, str) else msgspec.convert(value, one.type)
     fields = Coverage.of(said.get("fields"))
-    return _Said(**good | {"fields": fields and _Coverage(fields.items, dict(fields.shares))})
+    return _Said(**good | {"fields": fields and _Coverage(fields.items, dict(fields.shares), fields.note)})
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
@@ -235,9 +236,10 @@ def _body(line: bytes, kind: str) -> dict[str, object] | None:
 
 
 def _coverage(said: _Coverage | None) -> Coverage | None:
-    if said is not None and len(said.shares) <= FIELDS_MAX and named(tuple(said.shares)):
+    usual = said is not None and said.items and not said.note
+    if usual and said is not None and len(said.shares) <= FIELDS_MAX and named(tuple(said.shares)):
         return Coverage(said.items, said.shares)
-    return Coverage.of(said and {"items": said.items, "shares": said.shares})
+    return Coverage.of(said and {"items": said.items, "shares": said.shares, "note": said.note})
 
 
 def _progress(said: _Said, at: str | None) -> Progress:

@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.items import is_items
 from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, LogChoice, NameChoice
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, answer
@@ -25,6 +24,7 @@ from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, 
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
 

@@ -1,0 +1,667 @@
+"""The reader of items: it turns the bytes of a file into items. The runner counts with it, and all others show with it.
+
+Crawlers write these files, so they may contain any bytes. Data that cannot be read is skipped and counted, and a
+sentence says where it is. The result depends on the bytes alone, and never on how they are cut into pieces: the reader
+may follow a file that grows. Its memory does not grow with the file. This module uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import ParseError, XMLPullParser
+
+#: The most characters of one item. A longer item is skipped and counted.
+ITEM_MAX = 8 * 1024 * 1024
+csv.field_size_limit(ITEM_MAX)  # of this process
+#: The most values of one item: its fields, and what is in them at any depth. It limits the memory and the time for one
+#: item. An item with more is skipped and counted. A polygon of 30,000 points fits.
+VALUES_MAX = 100_000
+#: The bytes that are unpacked and decoded at once.
+_PART = 64 * 1024
+#: A longer text is decoded value by value.
+_LONG = 2 * _PART
+#: The most levels of an item in XML, and the characters of indentation and of a file's beginning that are looked at.
+_DEPTH_MAX, _INDENT_MAX, _HEAD_MAX = 50, 100, 100
+#: An error of JSON so near to the end of a text may be a literal, a number or an escape that is not complete.
+_NEAR = 16
+#: The most characters of CSV that are read in vain for quotes that end nowhere. After them, each line is a record.
+_IN_VAIN_MAX = 4 * ITEM_MAX
+#: Open quotation marks over more lines than these are characters, if each line has all values of its record.
+_MANY = 3
+#: The most places that are named for each reason.
+_PLACES_MAX = 3
+#: Reasons for skipped or repaired data, and the sentences about them.
+NO_JSON, TOO_LONG, TOO_WIDE, TORN = "no_json", "too_long", "too_wide", "torn"
+UNREADABLE, MENDED = "unreadable", "mended"
+_SENTENCES = {
+    NO_JSON: "{0:,} lines were no JSON",
+    TOO_LONG: f"{{0:,}} items were longer than {ITEM_MAX:,} characters",
+    TOO_WIDE: f"{{0:,}} items had more than {VALUES_MAX:,} values",
+    TORN: "{0:,} last lines were incomplete: they are being written, or their crawler died",
+    UNREADABLE: "{0:,} files could not be read to their end",
+    MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
+}
+#: Byte order marks. UTF-32 comes first, because its mark begins with the mark of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+#: The first bytes of a gzip file.
+GZIP = b"\x1f\x8b"
+_BETWEEN = re.compile(r"[\s,\ufeff]*")
+#: A list of items in a file of JSON lines: a list of objects, or one whose first line has nothing else.
+_LIST = re.compile(r"\[(?:[ \t\r]*\n|\s*[{\]])")
+_MAYBE_LIST = re.compile(r"\[\s*\Z")
+_AFTER = re.compile(r"[\s,\]]|\Z")
+#: The beginning of JSON in a file whose name says CSV.
+_JSON_HEAD = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[\[{\]]|\Z)')
+#: The usual delimiters. Any other character but these is taken if header and first line have it.
+_DELIMITERS, _NO_DELIMITER = ",\t;|", re.compile(r"[\w\s.\"'()\[\]-]", re.ASCII)
+#: Said of a value in a list, which may have others in its line.
+_LOST = "the rest of this line is left out"
+_QUOTED = re.compile(r'"[^"]*"')
+
+
+class Feed(NamedTuple):
+    """A file with items, and what is known about it."""
+
+    name: str
+    format: str = ""
+    """One of ``FORMATS``; empty: the name and the content say it."""
+    delimiter: str = ""
+    """One character; empty: the header says it."""
+    quote: bool = True
+    """False: a quotation mark in CSV is a character like any other."""
+
+
+class Skipped(Counter[str]):
+    """How often data was skipped or repaired, for each reason, and the first places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[str, list[str]] = {}
+
+    def note(self, name: str, reason: str, place: str) -> None:
+        """Count one in the file of this name, and keep its place if few are known."""
+        self[reason] += 1
+        known = self._places.setdefault(reason, [])
+        if len(known) < _PLACES_MAX:
+            known.append(f"{name}: {place}")
+
+    def sentences(self) -> list[str]:
+        """Return sentences for people, with the first places."""
+        told = []
+        for reason, text in _SENTENCES.items():
+            if self[reason]:
+                places = "; ".join(self._places.get(reason, ()))
+                told.append(text.format(self[reason]) + (f" ({places})" if places else ""))
+        return told
+
+
+class TooWide(ValueError):
+    """An item has more values than ``VALUES_MAX``."""
+
+
+class ItemDecoder(json.JSONDecoder):
+    """A decoder of items. It raises ``TooWide``.
+
+    Python's decoder in C lets no other thread work until it has finished, and counts nothing. So it gets short texts
+    only, and of a long text one text or number at a time. A decoder calls Python for numbers only where it must: a call
+    for each number costs a third of the time.
+    """
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        try:
+            return self.scan_once(s, idx) if len(s) - idx <= _LONG else _Scanner(self)(s, idx)  # type: ignore[attr-defined]
+        except StopIteration as stop:
+            raise json.JSONDecodeError("Expecting value", s, stop.value) from None
+        except (json.JSONDecodeError, TooWide):
+            raise
+        except ValueError:
+            return _long_numbers.raw_decode(s, idx)
+
+
+class _Scanner:
+    """Decodes one item, and counts its values."""
+
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
+        self._count = -1  # the item itself is none of its values
+        self._names: dict[str, str] = {}
+
+    def __call__(self, text: str, at: int) -> tuple[Any, int]:
+        self._count += 1
+        if self._count > VALUES_MAX:
+            raise TooWide(f"an item has more than {VALUES_MAX:,} values")
+        decoder = self._decoder
+        found: tuple[Any, int]
+        if text.startswith("[", at):
+            found = decoder.parse_array((text, at + 1), self)
+        elif text.startswith("{", at):
+            hooks = decoder.object_hook, decoder.object_pairs_hook
+            found = decoder.parse_object((text, at + 1), decoder.strict, self, *hooks, self._names)
+        else:
+            found = decoder.scan_once(text, at)
+        return found
+
+
+PAUSE: Any = object()
+"""A mark in place of items: no more bytes of the file are there now."""
+#: Takes the reason and the place of data that is skipped or repaired.
+Note = Callable[[str, str], None]
+_AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
+_decoder = ItemDecoder(**_AS_USUAL)
+#: For what has a number of more than 4,300 digits, which Python refuses to convert: such a number stays a text.
+_long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
+
+
+def read_items(feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemDecoder = _decoder) -> Iterator[Any]:
+    """Yield the items of a file. ``pieces`` are its bytes. ``skipped`` receives what could not be read."""
+    return follow(feed, filter(None, pieces), skipped, decoder)
+
+
+def follow(feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemDecoder = _decoder) -> Iterator[Any]:
+    """Yield the items of a file that grows, and ``PAUSE`` for each piece that is empty: no more is there now."""
+    note = partial(skipped.note, feed.name)
+    texts = _decoded(_unpacked(iter(pieces), note))
+    try:
+        head = yield from _begin(texts, "", _shows_its_kind, PAUSE)
+        parser = _parser(feed, head.lstrip()[:_HEAD_MAX].partition("\n")[0])(feed, note, decoder)
+        for text in chain(filter(None, [head]), texts):
+            if text:
+                yield from parser.take(text, last=False)
+            else:
+                yield PAUSE
+        yield from parser.take("", last=True)
+    except _Unreadable as error:
+        note(UNREADABLE, str(error))
+
+
+def _begin(parts: Iterator[Any], begin: Any, suffices: Callable[[Any], bool], pause: Any) -> Generator[Any, None, Any]:
+    """Return the first parts as one, of which the beginning suffices. Yield a pause for each empty part."""
+    for part in parts:
+        begin += part
+        if suffices(begin):
+            break
+        if not part:
+            yield pause
+    return begin
+
+
+def _shows_its_kind(head: str) -> bool:
+    begin = head.lstrip()
+    return "\n" in begin or len(begin) >= _HEAD_MAX or len(head) > _PART
+
+
+class _Unreadable(Exception):
+    """The rest of a file cannot be read."""
+
+
+def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
+    """Yield the bytes in short parts, those of gzip unpacked: a small packed file may become very large."""
+    begin = yield from _begin(pieces, b"", lambda begin: len(begin) > 1 or not GZIP.startswith(begin), b"")
+    pieces = chain(filter(None, [begin]), pieces)
+    if not begin.startswith(GZIP):
+        for piece in pieces:
+            yield from (piece[at : at + _PART] for at in range(0, len(piece) or 1, _PART))
+        return
+    unpack = zlib.decompressobj(31)
+    position = 0
+    for piece in pieces:
+        position += len(piece)
+        if not piece:
+            yield b""
+        more = bool(piece)
+        while more:
+            if unpack.eof:  # another member may follow
+                piece = piece.lstrip(b"\0")
+                if not piece:
+                    break
+                unpack = zlib.decompressobj(31)
+            try:
+                part = unpack.decompress(piece, _PART)
+            except zlib.error as error:
+                raise _Unreadable(f"byte {position - len(piece):,}: {error}") from None
+            piece = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+            more = bool(piece) or len(part) == _PART
+            if part:
+                yield part
+    if not unpack.eof:
+        note(TORN, f"byte {position:,}: the end of the gzip file is missing")
+
+
+def _decoded(parts: Iterator[bytes]) -> Iterator[str]:
+    """Yield the text. Bytes that are no UTF-8 become lone surrogates; ``_mended`` replaces them later."""
+    begin = yield from _begin(parts, b"", lambda begin: not any(mark[:-1].startswith(begin) for mark in _MARKS), "")
+    encoding = next((name for mark, name in _MARKS.items() if begin.startswith(mark)), "utf-8-sig")
+    errors = "surrogateescape" if encoding == "utf-8-sig" else "replace"
+    decode = codecs.getincrementaldecoder(encoding)(errors).decode
+    for part in chain(filter(None, [begin]), parts):
+        text = decode(part)
+        if text or not part:
+            yield text
+    yield from filter(None, [decode(b"", True)])
+
+
+def _parser(feed: Feed, head: str) -> Any:
+    """Return the parser for a file whose first line begins like this."""
+    kind = _KINDS.get(feed.format) or kind_of(feed.name) or ("jsonl" if head[:1] in "{[" else "csv")
+    if kind == "csv" and not feed.format and _JSON_HEAD.match(head):
+        kind = "jsonl"
+    if kind == "xml" or (not feed.format and head.startswith("<" if kind != "csv" else "<?xml")):
+        return _Xml
+    return _Csv if kind == "csv" else _Json
+
+
+#: Suffix of a file, without ``.gz`` -> the kind of its content.
+_KINDS = {
+    **dict.fromkeys(("jsonl", "jsonlines", "ndjson", "jl", "geojsonl", "ndgeojson"), "jsonl"),
+    "json": "json",
+    **dict.fromkeys(("csv", "tsv"), "csv"),
+    "xml": "xml",
+}
+#: The formats of feeds. If a feed exists in two formats, the first one in this order counts.
+FORMATS = tuple(_KINDS)
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a file by its name, or ``""``: ``jsonl``, ``json``, ``csv`` or ``xml``."""
+    return _KINDS.get(suffix_of(name), "")
+
+
+def suffix_of(name: str) -> str:
+    """Return the last suffix of a name in small letters, without ``.gz``."""
+    small = name.lower()
+    _, dot, suffix = (small[:-3] if small.endswith(".gz") else small).rpartition(".")
+    return suffix if dot else ""
+
+
+class _Json:
+    """Values of JSON that follow one another, with or without lists around them, of one or many lines each.
+
+    In a file of JSON lines, a list whose first element is no object is an item. Others are lists of items.
+    After a value that cannot be read, the next one begins at a later line that is not indented deeper.
+    """
+
+    def __init__(self, feed: Feed, note: Note, decoder: Any) -> None:
+        self._noted, self._decoder = note, decoder
+        self._lists = (_KINDS.get(feed.format) or kind_of(feed.name)) == "json"
+        self._text, self._line = "", 1
+        self._place = 0
+        self._in_list = False
+        self._needed = 0
+        """The characters of text without which the next value cannot be complete."""
+        self._skip: re.Pattern[str] | None = None
+        """While data is skipped: the beginning of the line that ends this."""
+
+    def take(self, more: str, *, last: bool) -> Iterator[Any]:
+        self._text += more
+        text = self._text
+        if len(text) < self._needed and not last:
+            return
+        self._needed = 0
+        decoder = self._decoder
+        odd = not text.isascii() and _mended(text) is not text
+        while self._find(last=last):
+            place = self._place
+            try:
+                value, end = decoder.raw_decode(text, place)
+            except (ValueError, RecursionError) as error:
+                if self._waits(error, last=last):
+                    break
+                continue
+            if text[place] not in "{[":
+                if end == len(text) and not last:  # a number may continue
+                    break
+                if not _AFTER.match(text, end):
+                    self._leave_out(NO_JSON, "no JSON")
+                    continue
+            self._place = end
+            if end - place > ITEM_MAX:
+                self._note(TOO_LONG, place)
+                continue
+            if odd:
+                raw = text[place:end]
+                mended = _mended(raw)
+                if mended is not raw:
+                    self._note(MENDED, place)
+                    value = decoder.decode(mended)
+            yield value
+        begin = max(0, self._place - _INDENT_MAX)
+        self._line += text.count("\n", 0, begin)
+        self._text = text[begin:]
+        self._place -= begin
+
+    def _find(self, *, last: bool) -> bool:
+        """Move to the next value, and return whether there is one."""
+        text = self._text
+        if self._skip is not None and not self._skipped(last=last):
+            return False
+        while True:
+            found = _BETWEEN.match(text, self._place)
+            self._place = place = found.end() if found else len(text)
+            if place == len(text):
+                return False
+            if text[place] == "]" and self._in_list:
+                self._in_list = False
+            elif text[place] == "[" and not self._in_list and (self._lists or _LIST.match(text, place)):
+                self._in_list = True
+            else:
+                rest = len(text) - place
+                return last or rest > ITEM_MAX or text[place] != "[" or not _MAYBE_LIST.match(text, place)
+            self._place += 1
+
+    def _skipped(self, *, last: bool) -> bool:
+        """Move to the line where reading goes on, and return whether there is one."""
+        text, skip = self._text, self._skip
+        end = text.find("\n", self._place)
+        while end >= 0 and (last or len(text) - end > _INDENT_MAX + 1):
+            if skip is not None and skip.match(text, end + 1):
+                self._skip = None
+                self._place = end + 1
+                return True
+            end = text.find("\n", end + 1)
+        self._place = len(text) if end < 0 else end
+        return False
+
+    def _waits(self, error: Exception, *, last: bool) -> bool:
+        """Return whether the value may go on in data to come. Else leave it out."""
+        text, size = self._text, len(self._text) - self._place
+        is_open = isinstance(error, json.JSONDecodeError) and (
+            error.msg.startswith("Unterminated") or len(text) - error.pos <= _NEAR
+        )
+        if is_open and size <= ITEM_MAX and not last:
+            self._needed = min(2 * size, ITEM_MAX + 1) if size > _LONG else 0
+            return True
+        if isinstance(error, TooWide):
+            self._leave_out(TOO_WIDE)
+        elif is_open and size > ITEM_MAX:
+            self._leave_out(TOO_LONG)
+        elif is_open and (not text.endswith("\n") or "\n" in text[self._place :].rstrip()) and _is_cut(error, text):
+            self._leave_out(TORN)
+        else:
+            self._leave_out(NO_JSON, str(error).partition(": line ")[0])
+        return False
+
+    def _leave_out(self, reason: str, why: str = "") -> None:
+        """Skip the value that begins here."""
+        text, place = self._text, self._place
+        self._note(reason, place, ", ".join(filter(None, [why, _LOST if self._in_list else ""])))
+        column = min(place - text.rfind("\n", 0, place) - 1, _INDENT_MAX)
+        alone = re.compile(r"[{\[][ \t\r]*\n").match(text, place)
+        begin = r"[{\[\]]" if alone else r"[^ \t\r\n]"
+        self._skip = re.compile(rf"[ \t]{{0,{column}}}{begin}")
+
+    def _note(self, reason: str, place: int, why: str = "") -> None:
+        line = self._line + self._text.count("\n", 0, place)
+        self._noted(reason, f"line {line:,}" + (f": {why}" if why else ""))
+
+
+def _is_cut(error: Any, text: str) -> bool:
+    """Return whether the text only lacks its end."""
+    rest = text[error.pos :].strip()
+    return error.msg.startswith("Unterminated") or not rest or bool(re.compile(r"[-+.\w\\]+\Z").match(rest))
+
+
+class _Csv:
+    """Records of CSV. The names of the fields are in the first one.
+
+    A record is read by the rules of RFC 4180. If they do not hold, its first line is a record of its own, and its
+    quotation marks are characters like any others: inches, or the work of a program that does not double them.
+    """
+
+    def __init__(self, feed: Feed, note: Note, _decoder: object) -> None:
+        self._feed, self._noted = feed, note
+        self._delimiter = feed.delimiter
+        self._text, self._line = "", 0
+        self._too_long = False
+        self._head: list[str] = []
+        """The first lines, until the delimiter is known."""
+        self._names: list[str] = []
+        self._open: list[str] = []
+        """The lines of a record with a quotation mark that has no end yet."""
+        self._size = self._cells = self._in_vain = 0
+
+    def take(self, more: str, *, last: bool) -> Iterator[Any]:
+        self._text += more
+        text = self._text
+        if not last and len(text) <= ITEM_MAX and "\n" not in more and "\r" not in more:
+            return
+        odd = not text.isascii() and _mended(text) is not text
+        self._text = ""
+        for line in io.StringIO(text, newline=""):
+            if not last and (line[-1] not in "\r\n" or (line[-1] == "\r" and text.endswith(line))):
+                # The line, or its end of two characters, may go on.
+                self._text = line if len(line) <= ITEM_MAX else self._cut(line)
+                break
+            self._line += 1
+            if len(line) > ITEM_MAX or self._too_long:
+                self._cut(line)
+                self._too_long = False
+                continue
+            if odd:
+                mended = _mended(line)
+                if mended is not line:
+                    self._note(MENDED)
+                    line = mended
+            if self._names and not self._open and '"' not in line and len(line) <= VALUES_MAX:
+                row = line.rstrip("\r\n").split(self._delimiter)
+                if row != [""]:
+                    yield self._item(row)
+            else:
+                yield from self._lines(line)
+        if last:
+            yield from self._lines(None)
+
+    def _cut(self, line: str) -> str:
+        """Leave out the rest of a line that is too long."""
+        if not self._too_long:
+            self._note(TOO_LONG)
+        self._too_long = True
+        return ""
+
+    def _note(self, reason: str, why: str = "") -> None:
+        self._noted(reason, f"line {self._line:,}" + (f": {why}" if why else ""))
+
+    def _lines(self, line: str | None) -> Iterator[Any]:
+        """Take one more line; ``None``: there is none."""
+        todo: deque[str] = deque()
+        if not self._delimiter:
+            self._head += [line] if line else []
+            if line is not None and len(self._head) < 2:
+                return
+            self._delimiter = _delimiter(self._head, self._feed.name)
+            todo.extend(self._head)
+        elif line is not None:
+            todo.append(line)
+        last = line is None
+        while todo or (last and self._open):
+            row = self._row(todo)
+            if not row:
+                continue
+            if len(row) > VALUES_MAX:
+                self._note(TOO_WIDE)
+                if not self._names:
+                    raise _Unreadable(f"line 1: more than {VALUES_MAX:,} names of columns")
+            elif self._names:
+                yield self._item(row)
+            else:
+                self._names = _distinct(row)
+
+    def _row(self, todo: deque[str]) -> list[str] | None:
+        """Return the next record; ``None``: it is not complete, or left out."""
+        if not todo:
+            return self._given_up(todo, TORN)
+        line = todo.popleft()
+        if len(line) > VALUES_MAX and line.count(self._delimiter) > VALUES_MAX:
+            return [""] * (VALUES_MAX + 1)
+        if not self._feed.quote:
+            bare = line.rstrip("\r\n")
+            return bare.split(self._delimiter) if bare else []
+        is_open = bool(self._open)
+        self._open.append(line)
+        self._size += len(line)
+        self._cells += line.count(self._delimiter)
+        if self._size > ITEM_MAX or self._cells > VALUES_MAX:
+            return self._given_up(todo, TOO_LONG if self._size > ITEM_MAX else TOO_WIDE)
+        if is_open and line.count('"') % 2 == 0:  # still open
+            return None
+        try:
+            row = next(csv.reader(self._open, delimiter=self._delimiter, strict=True), [])
+        except csv.Error as error:
+            if "unexpected end" not in str(error) or self._in_vain > _IN_VAIN_MAX:
+                return self._given_up(todo)
+            self._in_vain += self._size if is_open else 0
+            return None
+        if len(self._open) > 1 and len(row) != len(self._names) and self._fits(self._open[0]):
+            return self._given_up(todo)
+        self._open = []
+        self._size = self._cells = 0
+        return row
+
+    def _given_up(self, todo: deque[str], reason: str = "") -> list[str] | None:
+        """Return the first line of the open record as a record of its own, unless it seems to be a part of one."""
+        lines = self._open
+        self._in_vain += self._size if len(lines) > 1 else 0
+        self._open = []
+        self._size = self._cells = 0
+        row = self._alone(lines[0])
+        if reason:
+            ended = lines[-1].endswith(("\n", "\r")) or len(lines) > _MANY or not any(one[:1] == '"' for one in row)
+            if not ended or not all(map(self._fits, (lines[:-1] or lines)[:_MANY])):
+                self._note(reason, "a quotation mark without its end")
+                return None
+        todo.extendleft(reversed(lines[1:]))
+        return row
+
+    def _fits(self, line: str) -> bool:
+        """Return whether this line alone has as many values as there are names."""
+        return len(self._names) > 1 and len(self._alone(line)) == len(self._names)
+
+    def _alone(self, line: str) -> list[str]:
+        """Return the values of a line. Quotation marks are characters, but for those around a value."""
+        line = line.rstrip("\r\n") + self._delimiter
+        row: list[str] = []
+        place = 0
+        quoted = True
+        while place < len(line):
+            end = -1
+            if quoted and line.startswith('"', place):
+                end = line.find('"' + self._delimiter, place + 1)
+                quoted = end > 0
+            if end > 0:
+                row.append(line[place + 1 : end].replace('""', '"'))
+                place = end + 2
+            else:
+                end = line.find(self._delimiter, place)
+                row.append(line[place:end])
+                place = end + 1
+        return row
+
+    def _item(self, row: list[str]) -> dict[str, str]:
+        item = {name: value for name, value in zip(self._names, row) if value}  # noqa: B905 - Python 3.9 has no strict
+        for column in range(len(self._names), len(row)):
+            if row[column]:
+                item[f"(column {column + 1})"] = row[column]
+        return item
+
+
+def _delimiter(lines: list[str], name: str) -> str:
+    """Return the delimiter of a file by its first lines: the header, and the line after it."""
+    head, follows = (_QUOTED.sub("", line).rstrip("\r\n") for line in [*lines, "", ""][:2])
+    best = max(_DELIMITERS, key=head[:10_000].count)
+    if suffix_of(name) == "tsv" and "\t" in head:
+        return "\t"
+    if best in head:
+        return best
+    others = {char for char in head if char.isascii() and not _NO_DELIMITER.match(char)}
+    fits = sorted(char for char in others if char in follows or head.count(char) > 1)
+    return max(fits, key=lambda char: (head.count(char) == follows.count(char), head.count(char)), default=best)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Return the names of columns. A name that is empty or occurred before gets the number of its column."""
+    found: dict[str, None] = {}
+    for n, name in enumerate(names):
+        own = name.strip()
+        found[own if own and own not in found else f"{own} (column {n + 1})".strip()] = None
+    return list(found)
+
+
+class _Xml:
+    """Items of XML, as Scrapy's exporter writes it: the elements below the root. No entity is expanded."""
+
+    def __init__(self, feed: Feed, note: Note, _decoder: object) -> None:
+        self._feed, self._noted = feed, note
+        self._parser = XMLPullParser(("start", "end"))
+        self._root: Any = None
+        self._depth = self._size = self._values = 0
+        self._head = ""
+
+    def take(self, more: str, *, last: bool) -> Iterator[Any]:
+        self._size += len(more)
+        if self._root is None:
+            self._head += more
+            if "<!DOCTYPE" in self._head:
+                raise _Unreadable("a document type is not read")
+        try:
+            self._parser.feed(_mended(more))
+            for event, element in self._parser.read_events():
+                if event == "start":
+                    self._begins(element)
+                    continue
+                self._depth -= 1
+                if self._depth == 1:
+                    yield {field.tag: _xml_value(field) for field in element}
+                    self._root.clear()
+                    self._size = self._values = 0
+        except (ParseError, RecursionError) as error:
+            raise _Unreadable(f"no XML: {error}") from None
+        if self._size > ITEM_MAX:
+            raise _Unreadable(f"an item has more than {ITEM_MAX:,} characters")
+        if last and self._depth:
+            self._noted(TORN, "the end of the root is missing")
+
+    def _begins(self, element: Any) -> None:
+        if self._root is None:
+            self._root = element
+            if element.tag != "items" and not self._feed.format:
+                raise _Unreadable(f"the root is <{element.tag[:50]}> and not <items>")
+        self._depth += 1
+        self._values += 1
+        if self._values > VALUES_MAX:
+            raise _Unreadable(f"an item has more than {VALUES_MAX:,} values")
+
+
+def _xml_value(element: Any) -> Any:
+    if not len(element):
+        return element.text or ""
+    if all(one.tag == "value" for one in element):
+        return [_xml_value(one) for one in element]
+    return {one.tag: _xml_value(one) for one in element}
+
+
+def _mended(text: str) -> str:
+    """Return the text with characters in place of its lone surrogates, which stand for bytes that are no UTF-8."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "surrogateescape")
+    mended = data.decode("utf-8", "replace")
+    # In a Windows-1252 text nearly all characters outside of ASCII are invalid UTF-8. In a damaged file few are.
+    if mended.count("\ufffd") * 2 > len(mended) - len(mended.encode("ascii", "ignore")):
+        return data.decode("cp1252", "replace")
+    return mended
