@@ -248,6 +248,7 @@ fault-programs: env
 fuzz: env
 	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "hypothesis and not soak" -n $(JOBS) --timeout 3600 \
 	  $(if $(filter command line environment,$(origin SEED)),--hypothesis-seed $(SEED)) $(if $(WHERE),$(WHERE))
+	@$(if $(WHERE),true,$(PY) -m tests.runner.random_feeds 10000 $(filter-out undefined,$(SEED)))
 
 # The pin stays below 37 until those we share clusters with have moved. This tells early what will break, and a failure
 # of it holds up nothing. Its environment is beside the cache of the cluster's programs: ours, with another client first.

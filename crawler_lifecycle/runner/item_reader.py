@@ -605,7 +605,7 @@ class _Xml:
 
     def __init__(self, feed: Feed, note: Note, _decoder: object) -> None:
         self._feed, self._noted = feed, note
-        self._parser = XMLPullParser(("start", "end"))
+        self._parser: Any = XMLPullParser(("start", "end"))
         self._root: Any = None
         self._depth = self._size = self._values = 0
         self._head = ""

@@ -124,6 +124,13 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  env: {1: x}\n", 4, "the key '1' is no text"),
         (GOOD + "  resumable: 'yes'\n", 4, "resumable: 'yes' is not allowed"),
         (GOOD + "  items: 'off'\n", 4, "items: 'off' is not allowed"),
+        (GOOD + "  items: {file: x}\n", 4, "items.file: unknown key; known are files, format, delimiter, quote"),
+        (
+            GOOD + "  items:\n    files: out/*\n    format: yaml\n",
+            6,
+            "items.format: 'yaml' is not allowed; give one",
+        ),
+        (GOOD + "  items: {delimiter: 7}\n", 4, "items.delimiter: 7 is not allowed; give one character"),
         (GOOD + "  files_max: -1\n", 4, "files_max: -1 is not allowed"),
         (GOOD + "  expect: {price: 0}\n", 4, "expect.price: 0.0 is not allowed; give a number above 0"),
         (GOOD + "  expect:\n    title: 1\n    price: 2\n", 6, "expect.price: 2.0 is not allowed"),

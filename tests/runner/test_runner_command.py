@@ -19,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.runner import contract, feeds, main
+from crawler_lifecycle.runner.item_files import DECLARED
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON
 from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
@@ -66,6 +68,32 @@ def test_the_fields_that_items_fill_are_in_the_summary(bench: RunnerBench) -> No
     bench.files.joinpath("items.jsonl").unlink()
     assert bench.python("") == 0
     assert "fields" not in bench.summary()
+
+
+def test_items_that_nobody_can_read_are_on_record(bench: RunnerBench) -> None:
+    (bench.files / "items.jsonl").write_text('{"a": 1}\n{"a": 2\n{"a": 3}\n')
+    assert bench.python(f"{STATS}write({{'items': 3}})") == 0
+    assert bench.summary()["fields"] == {
+        "items": 2,
+        "shares": {"a": 1.0},
+        "note": "3 items were counted, 2 can be read; "
+        "1 lines were no JSON (items.jsonl: line 2: Expecting ',' delimiter)",
+    }
+    assert Coverage.of(bench.summary()["fields"]) == Coverage(**bench.summary()["fields"])
+    (bench.files / "items.jsonl").write_text("no\n")
+    assert bench.python(f"{STATS}write({{'items': 3}})") == 0
+    found = Coverage.of(bench.summary()["fields"])
+    assert found is not None
+    assert (found.items, found.shares, str(found.note)[:38]) == (0, {}, "3 items were counted, 0 can be read; 1")
+
+
+def test_the_entry_names_the_files_of_items(bench: RunnerBench) -> None:
+    said = json.dumps({"files": "out/*", "delimiter": ":", "quote": "none"})
+    code = "import os; os.mkdir('out'); print('a:b\\n\"1:2\\n', file=open('out/rows', 'w'))"
+    code = f"import os; os.chdir(os.environ['CRAWL_FILES_DIR']); {code}"
+    assert bench.python(code, CRAWL_ITEMS=said) == 0
+    assert bench.summary()["fields"] == {"items": 1, "shares": {"a": 1.0, "b": 1.0}}
+    assert json.loads((bench.files / DECLARED).read_text()) == json.loads(said)
 
 
 @given(st.dictionaries(st.text(max_size=60), st.floats(0, 1), max_size=30), st.text(max_size=1000))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -267,6 +268,21 @@ def test_a_project_without_a_feed_gets_one(scrapy_bench: ScrapyBench) -> None:
     assert scrapy_bench.summary()["items"] == 2, "the crawler's own count"
     assert scrapy_bench.crawl("fed", {"n": "2"}) == 0
     assert len(feed.read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(("feeds", "count"), [
+    ({"products": {"format": "csv"}, "log-[1].json": {"format": "json"}}, 4),
+    ({"out/%(name)s.data": {"format": "jsonlines"}}, 2),
+    ({"out.xml": {"format": "xml"}}, 2),
+    ({"a.jsonl.gz": {"format": "jsonlines", "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}}, 2),
+    ({"a.jsonl": {"format": "jsonlines", "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}}, 2),
+    ({"semi.csv": {"format": "csv", "item_export_kwargs": {"delimiter": ";"}}}, 2),
+], ids=range(6))  # fmt: skip
+def test_feeds_of_any_name_and_format_are_read(scrapy_bench: ScrapyBench, feeds: dict[str, Any], count: int) -> None:
+    assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_SETTINGS=json.dumps({"FEEDS": feeds})) == 0
+    summary = scrapy_bench.summary()
+    assert (summary["items"], summary["fields"]["items"], summary["fields"]["shares"]["url"]) == (2, count, 1.0)
+    assert summary["fields"].get("note") == (f"2 items were counted, {count} can be read" if count > 2 else None)
 
 
 def test_feeds_and_downloads_with_relative_paths_are_kept_and_absolute_ones_stay(scrapy_bench: ScrapyBench) -> None:
