@@ -239,7 +239,7 @@ def _counted(rng: random.Random, feed: Written, folder: Path, _: str) -> int:
 
 def main() -> None:
     """Play many feeds, and print those that differ."""
-    count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(2**32)
+    count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.Random().randrange(2**32)
     wrong = 0
     for seed in range(first, first + count):
         with tempfile.TemporaryDirectory() as folder:
