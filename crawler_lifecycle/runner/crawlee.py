@@ -30,7 +30,9 @@ class Crawlee:
             env.setdefault("CRAWLEE_MEMORY_MBYTES", str(memory_mib))
         before = self._numbers()
         self._stale = {} if resume else before
-        self._resumed = {"resumed": bool(before)} if resume else {}
+        # Counters alone do not prove that a queue was stored, from which the crawl goes on.
+        unknown = before and not os.path.isdir(os.path.join(self._folder, "request_queues"))
+        self._resumed = {"resumed": bool(before)} if resume and not unknown else {}
 
     def read(self) -> Json | None:
         """Return the counters, and all numbers as ``scrapystats``; ``None`` without any of this attempt."""

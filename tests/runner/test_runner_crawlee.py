@@ -95,8 +95,11 @@ def test_an_attempt_that_begins_anew_is_not_told_the_counters_before_it(tmp_path
 def test_an_attempt_that_goes_on_says_whether_there_was_anything(tmp_path: Path) -> None:
     first, _ = crawlee(tmp_path)
     write(tmp_path, WHOLE)
+    no_queue, _ = crawlee(tmp_path)
+    (tmp_path / "crawlee" / "request_queues" / "default").mkdir(parents=True)
     second, env = crawlee(tmp_path)
-    assert [(one.read() or {}).get("resumed") for one in (first, second)] == [False, True]
+    told = [(attempt.read() or {}).get("resumed") for attempt in (first, no_queue, second)]
+    assert told == [False, None, True], "counters alone do not prove that the queue was stored"
     assert env["CRAWLEE_PURGE_ON_START"] == "0"
 
 
