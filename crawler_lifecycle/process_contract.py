@@ -15,9 +15,11 @@ def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
     Raises ``InvalidRequest`` for wrong arguments and settings.
     """
     args, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
+    request_id = deployment.record.get("request_id")
     return {
         "CRAWL_RUN_ID": str(deployment.run_id),
         "CRAWL_RUN_UID": deployment.run.uid,
+        **({"CRAWL_REQUEST_ID": str(request_id)} if request_id else {}),
         "CRAWL_TASK_ID": str(task.task_id),
         "CRAWL_TASK_INDEX": str(task.index),
         "CRAWL_ATTEMPT": str(task.attempt),

@@ -206,11 +206,11 @@ def write(path: str, text: str) -> None:
 
 
 def summary_text(data: Json) -> str:
-    """Return the summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short fields, then ``files``, ``message``.
+    """Return the summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short fields, then the long ones.
 
     ``fields`` comes last, complete or not at all: a field missing there would seem to be empty in every item.
     """
-    long: Json = {name: data[name] for name in ("files", "message") if name in data}
+    long: Json = {name: data[name] for name in ("files", "message", "not_kept") if name in data}
     last: Json = {"fields": data["fields"]} if "fields" in data else {}
     short = fitted({name: value for name, value in data.items() if name not in (*long, *last)}, SHORT_MAX)
     text = fitted({**json.loads(short), **long}, SUMMARY_MAX)
@@ -251,7 +251,7 @@ def valid_stats(data: Json) -> Json:
         value = data.get(name)
         if type(value) is str and value:
             good[name] = value[:limit]
-    for name in ("resumable", "resumed"):
+    for name in ("resumable", "resumed", "saved"):
         if type(data.get(name)) is bool:
             good[name] = data[name]
     if type(data.get("scrapystats")) is dict:

@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from . import VERSION, contract
+from .changes import changed_since
 from .child import Child, Ended, become_subreaper, block_signals, hide_environment
 from .crawlee import Crawlee
 from .feeds import Feeds
@@ -63,6 +64,7 @@ class Runner:
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
         self._crawlee: Crawlee | None = None
+        self._began_at = time.time()
         self._resumed = False
         self._resumption: contract.Json = {}
         self._warned = False
@@ -151,14 +153,13 @@ class Runner:
 
     def _open_state(self, env: dict[str, str]) -> None:
         assert self._state is not None
-        self._resumed, note, words = self._state.open(self._terms.resume)
+        self._resumed, note = self._state.open(self._terms.resume)
         self._stats = self._state.with_earlier({})
         if self._terms.attempt > 1:
-            self._note_resumption(self._resumed, note or NOT_ASKED)
+            self._note_resumption(None if note == UNKNOWN else self._resumed, note)
+            say(f"{note}.")
         env["CRAWL_JOB_DIR"] = self._state.folder
         env["CRAWL_RESUME"] = "1" if self._resumed else "0"
-        if words:
-            say(words)
 
     def _note_resumption(self, resumed: bool | None, note: str) -> None:
         """Report whether this attempt continues the earlier one, in the stats and on standard output."""
@@ -226,6 +227,9 @@ class Runner:
             return
         self._stats_raw = raw
         fresh = contract.valid_stats(raw)
+        saved = fresh.pop("saved", None)
+        if self._state is not None and "finish_reason" in fresh:
+            self._state.saved = saved
         self._message = fresh.pop("message", self._message)
         self._statistics = fresh.pop("scrapystats", self._statistics)
         resumed = fresh.pop("resumed", None)
@@ -327,8 +331,9 @@ class Runner:
             "started_at": self._started_at,
             "message": self._message[:1000] if self._message else None,
         }
+        write_summary(self._terms.summary_file, summary)  # this summary stays if we are killed in the next steps
+        summary["not_kept"] = self._not_kept()
         if self._feeds is not None:
-            write_summary(self._terms.summary_file, summary)  # this summary stays if we are killed in the next step
             summary["fields"] = self._fields(child)
         if self._terms.upload_url and self._terms.files_dir:
             # This summary stays if we are killed during the upload.
@@ -338,6 +343,17 @@ class Runner:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
         return code
+
+    def _not_kept(self) -> str | None:
+        """Return words about files that the crawl wrote below its working folder, and log them."""
+        kept = [os.path.realpath(folder) for folder in (self._terms.files_dir, self._terms.state_dir) if folder]
+        folders = changed_since(self._began_at, kept) if self._terms.files_dir else None
+        if not folders:
+            return None
+        where = os.path.commonpath(folders) or "."
+        words = f"{sum(folders.values())} files in {where!r:.200} are not kept: write them to CRAWL_FILES_DIR"
+        say(words)
+        return words
 
     def _fields(self, child: Child) -> contract.Json | None:
         """Return the number of items, the share with a value in each field, and what could not be read.
@@ -393,13 +409,13 @@ class Runner:
         # A resumed crawl that was stopped before it began did not change the state of the earlier clean stop.
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
+        counted = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
         try:
-            counted = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
             self._state.mark_clean({**counted, "scrapystats": self._statistics})
         except OSError as error:
             say(f"The crawl cannot be resumed, because the marker of its state cannot be written: {error}")
             return False
-        return True
+        return self._state.saved is not False
 
     def _disk_full(self) -> bool:
         for folder in filter(None, (self._terms.files_dir, self._terms.state_dir)):
@@ -490,6 +506,10 @@ def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
         raise contract.BadConfiguration(f"--project: {chosen.project} has no scrapy.cfg; name a Scrapy project")
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
+    # As scrapyd gives them. Scrapy's own default for the project is "default", too.
+    job = os.environ.get("CRAWL_REQUEST_ID") or os.environ.get("CRAWL_RUN_ID", "")
+    for name, value in (("PROJECT", "default"), ("SPIDER", chosen.spider), ("JOB", job)):
+        os.environ.setdefault(f"SCRAPY_{name}", value)
     return [sys.executable, "-u", os.path.join(inject, "crawl_runner_boot.py"), chosen.spider]
 
 

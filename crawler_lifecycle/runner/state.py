@@ -1,7 +1,8 @@
 """Saved state of a crawl, which a later attempt may use to resume.
 
-Scrapy's job folder is consistent only after a clean stop. After such a stop we write a marker next to the folder. Each
-start removes the marker, so that a crawl which is killed later leaves none.
+Scrapy's job folder is consistent only after a clean stop. After such a stop we write a marker next to the folder, which
+also says whether Scrapy could save all waiting requests. Each start removes the marker, so that a crawl which is killed
+later leaves none.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ import shutil
 from typing import Any
 
 from . import contract
+from .changes import changed_since
 from .held import Held
 
 JOB, ASIDE, MARKER = "job", "job.aside", "clean-stop.json"
 COUNTED = "counted.json"
 #: Notes for people about a task of a later attempt (``resume_note``).
 WENT_ON = "The crawl continued where the earlier attempt was stopped"
+NEWER_CODE = f"{WENT_ON}. The project's code is newer than the saved state"
+NOT_SAVED = (
+    "Not all waiting requests could be saved at the stop (a callback is no method of the spider, for example), so the "
+    "crawl started from the beginning"
+)
 NOT_CLEAN = "The saved state is not from a clean stop, so it was moved aside and the crawl started from the beginning"
 NO_STATE = "There was no saved state, so the crawl started from the beginning"
 NOT_ASKED = (
@@ -38,35 +45,42 @@ class JobState:
         self._aside = os.path.join(state_dir, ASIDE)
         self.counted: contract.Json = {}
         """The counters and the statistics of the earlier attempts that this one continues."""
+        self.saved: bool | None = None
+        """Whether the folder holds all requests that wait; ``None`` when Scrapy's own scheduler does not keep them."""
 
-    def open(self, resume: bool) -> tuple[bool, str, str]:
-        """Prepare the folder for a start.
+    def open(self, resume: bool) -> tuple[bool, str]:
+        """Prepare the folder for a start in the project's folder.
 
-        Return whether its state is used, a note for people, and a longer line for the log. Both texts may be empty.
+        Return whether its state is used, and a note for people.
         """
         os.makedirs(self._path, exist_ok=True)
         marker = contract.read(self._marker)
+        saved_at = 0.0 if marker is None else os.path.getmtime(self._marker)
         parent = Held(self._path)
         parent.unlink(MARKER)
         if not os.path.isdir(self.folder) or os.path.islink(self.folder):
             parent.set_aside(JOB)
             os.makedirs(self.folder)
-            return False, *((NO_STATE, f"{NO_STATE}.") if resume else ("", ""))
-        if resume and marker is not None:
+            return False, NO_STATE if resume else NOT_ASKED
+        if resume and marker is not None and marker.get("saved") is not False:
             self.counted = _counters(marker)
-            return True, WENT_ON, f"Resuming with the state of the clean stop at {marker.get('at', 'an unknown time')}."
+            self.saved = marker.get("saved") is True or None
+            if self.saved is None:
+                return True, UNKNOWN
+            return True, NEWER_CODE if changed_since(saved_at, [], ".py") else WENT_ON
         if os.path.isdir(self._aside) and not os.path.islink(self._aside):
             shutil.rmtree(self._aside, ignore_errors=True)  # only for a folder: for a pipe this would hang
         else:
             parent.unlink(ASIDE)
         os.replace(self.folder, self._aside)
         os.makedirs(self.folder)
-        note = NOT_CLEAN if resume else NOT_ASKED
-        return False, note, f"{note}."
+        if not resume:
+            return False, NOT_ASKED
+        return False, NOT_CLEAN if marker is None else NOT_SAVED
 
     def mark_clean(self, counted: contract.Json) -> None:
-        """Write the marker: the state may be resumed, and these are the counters and the statistics so far."""
-        contract.write(self._marker, json.dumps({"at": contract.now(), "counted": counted}))
+        """Write the marker: whether the state is complete, and the counters and the statistics so far."""
+        contract.write(self._marker, json.dumps({"at": contract.now(), "counted": counted, "saved": self.saved}))
 
     def with_earlier(self, stats: contract.Json) -> contract.Json:
         """Return the stats of this attempt with the counters of earlier attempts added."""

@@ -61,6 +61,8 @@ class RunnerBench:
             path.mkdir(exist_ok=True)
         self._started: list[subprocess.Popen[bytes]] = []
         self.output = b""
+        self.python_of_crawler = os.environ.get("LIFECYCLE_TEST_SCRAPY") or sys.executable
+        """A Python with another Scrapy; by default our own."""
 
     def environment(self, args: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
         return {
@@ -90,7 +92,7 @@ class RunnerBench:
         if patient_until is not None:
             runner = ["-c", PATIENT, str(self.files / patient_until)]
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", *runner, *argv],
+            [self.python_of_crawler, "-I", "-S", *runner, *argv],
             env=self.environment(args or {}, more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

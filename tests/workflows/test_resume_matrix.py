@@ -127,7 +127,16 @@ def test_the_sample_meets_everything() -> None:
 
 def test_the_page_quotes_what_is_said() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "resuming.md").read_text().split())
-    for note in (state.WENT_ON, state.NOT_CLEAN, state.NO_STATE, state.NOT_ASKED, state.UNKNOWN, state.ANEW):
+    for note in (
+        state.WENT_ON,
+        state.NEWER_CODE,
+        state.NOT_SAVED,
+        state.NOT_CLEAN,
+        state.NO_STATE,
+        state.NOT_ASKED,
+        state.UNKNOWN,
+        state.ANEW,
+    ):
         assert f'"{note}"' in page
     for words in ("which is still open; ", "stop it first, or wait for its end", "only rerun: true executes it again"):
         assert words in page

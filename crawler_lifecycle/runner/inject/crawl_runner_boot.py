@@ -16,15 +16,22 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
 #: Seconds that a stop waits for the spider to open. After them the stop goes to Scrapy although it may lose its state.
 _GATE_SECONDS = 20.0
-#: Arguments that every crawler may get although it does not declare them, as in ``domain/crawlers/crawler.py``.
-_GIVEN_TO_ALL = ("retry_num",)
+#: Our components: the setting, the class, and its order. The files come first, because other extensions read these
+#: settings. Of the spider middlewares, the first one is the last that a start request passes.
+_COMPONENTS = (
+    ("EXTENSIONS_BASE", "crawl_runner_feeds.KeptFiles", -1_000_000),
+    ("EXTENSIONS_BASE", "crawl_runner_stats.StatsFile", 0),
+    ("SPIDER_MIDDLEWARES_BASE", "crawl_runner_start.StartOnce", -1_000_000),
+)
+#: Arguments that a spider gets if it takes them: ``retry_num`` of managers (see ``domain/crawlers/crawler.py``), and
+#: the id of the job, as scrapyd gives it.
+_GIVEN_TO_ALL = ("retry_num", "_job")
 
 
 def _refuse(text: str) -> None:
@@ -37,16 +44,12 @@ def _refuse(text: str) -> None:
 
 
 def _settings() -> Any:
-    """Return the project's settings, overridden by ours, and these by the settings of the run."""
+    """Return the project's settings, overridden by those of the run, and these by what the runner needs."""
     from scrapy.utils.project import get_project_settings
 
     settings = get_project_settings()
-    # Our extension is in the base dictionary, so that EXTENSIONS of the project or spider do not replace it.
-    base = {**settings.getdict("EXTENSIONS_BASE"), "crawl_runner_stats.StatsFile": 0}
-    ours: dict[str, object] = {"EXTENSIONS_BASE": base, "TELNETCONSOLE_ENABLED": False, "REMOTE_CONTROL_ENABLED": False}
-    if os.environ.get("CRAWL_JOB_DIR"):
-        ours["JOBDIR"] = os.environ["CRAWL_JOB_DIR"]
     limit = int(os.environ.get("CRAWL_MEMORY_LIMIT") or 0)
+    ours: dict[str, object] = {"TELNETCONSOLE_ENABLED": False, "REMOTE_CONTROL_ENABLED": False}
     if limit:
         # With a lower limit Scrapy ends cleanly before the cluster kills it.
         ours["MEMUSAGE_ENABLED"] = True
@@ -54,38 +57,14 @@ def _settings() -> Any:
         ours["MEMUSAGE_CHECK_INTERVAL_SECONDS"] = _CHECK_SECONDS
     settings.setdict(ours, priority="cmdline")
     settings.setdict(json.loads(os.environ.get("CRAWL_SETTINGS") or "{}"), priority="cmdline")
+    # Ours are in the base dictionaries, so that EXTENSIONS of the project or spider do not replace them.
+    for name, component, order in _COMPONENTS:
+        settings.set(name, {**settings.getdict(name), component: order}, priority="cmdline")
+    # People read the log that the runner keeps, so a file beside it would hide the log.
+    settings.set("LOG_FILE", None, priority="cmdline")
+    if os.environ.get("CRAWL_JOB_DIR"):
+        settings.set("JOBDIR", os.environ["CRAWL_JOB_DIR"], priority="cmdline")
     return settings
-
-
-def _keep_feeds(settings: Any) -> None:
-    """Put feeds and downloads with relative paths into the folder for the crawl's files; absolute paths stay.
-
-    ``settings`` are those of a crawl, completed by its spider. For most feeds our storage changes the path, because
-    only the storage knows it with its placeholders filled in. A ``Path`` key is changed here, because Scrapy makes it
-    absolute earlier.
-    """
-    folder = os.environ.get("CRAWL_FILES_DIR")
-    if not folder:
-        return
-    base = dict(settings.getdict("FEED_STORAGES_BASE"))
-    for scheme in ("", "file"):
-        if base.get(scheme) == "scrapy.extensions.feedexport.FileFeedStorage":
-            base[scheme] = "crawl_runner_feeds.KeptFeed"
-    settings.set("FEED_STORAGES_BASE", base, priority="cmdline")
-    if os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS") and not settings.get("FEED_URI"):
-        # Our default has a low priority, so that an add-on can still replace it. It appends to an existing file, and
-        # without items it leaves no file.
-        ours = {"format": "jsonlines", "overwrite": False, "store_empty": False, "batch_item_count": 0}
-        ours["crawl_default"] = True
-        settings.set("FEEDS", {"items.jsonl": ours}, priority="command")
-    feeds = settings.getdict("FEEDS")
-    if any(isinstance(key, Path) for key in feeds):
-        kept = {os.path.join(folder, key) if isinstance(key, Path) else key: value for key, value in feeds.items()}
-        settings.set("FEEDS", kept, priority=settings.getpriority("FEEDS"))
-    for name in ("FILES_STORE", "IMAGES_STORE"):
-        store = settings.get(name)
-        if store and "://" not in str(store):
-            settings.set(name, os.path.join(folder, store), priority=settings.getpriority(name))
 
 
 def _process(settings: Any) -> Any:
@@ -147,26 +126,44 @@ class StopGate:
         return False
 
 
-def _check_arguments(spider: Any, args: dict[str, str]) -> dict[str, str]:
-    """Return the spider's arguments, without those that managers give to every crawler if the spider lacks them.
+def _takes(function: Any, name: str) -> bool:
+    takes = inspect.signature(function).parameters
+    return name in takes or any(taken.kind is taken.VAR_KEYWORD for taken in takes.values())
 
-    Arguments that can never work end the program. A spider may check them in a class method ``check_arguments``.
+
+def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
+    """Return the arguments of the run, and of those that are given to every spider the ones that this spider takes."""
+    known = {"_job": os.environ["SCRAPY_JOB"], **args} if os.environ.get("SCRAPY_JOB") else args
+    made_by = (spider.from_crawler, spider.__init__)
+    return {
+        name: value
+        for name, value in known.items()
+        if name not in _GIVEN_TO_ALL or all(_takes(function, name) for function in made_by)
+    }
+
+
+def _check_arguments(spider: Any, args: dict[str, str]) -> str:
+    """Return why the spider's constructor does not take these arguments; empty if it does.
+
+    A ``from_crawler`` of the project may complete them, so only without one this ends the program. A spider may check
+    its arguments in a class method ``check_arguments``.
     """
+    why = ""
     try:
         signature = inspect.signature(spider.__init__)
-        takes = signature.parameters.values()
-        if not any(one.kind is one.VAR_KEYWORD or one.name in _GIVEN_TO_ALL for one in takes):
-            args = {name: value for name, value in args.items() if name not in _GIVEN_TO_ALL}
+        signature.bind_partial(None, **args)  # first, so that an unknown one is named before a missing one
         signature.bind(None, **args)
     except TypeError as error:
-        _refuse(f"the spider does not take these arguments: {error}")
+        why = f"the spider does not take these arguments: {error}"
+        if spider.from_crawler.__module__.startswith("scrapy."):
+            _refuse(why)
     check = getattr(spider, "check_arguments", None)
     if check is not None:
         try:
             check(**{name: value for name, value in args.items() if name not in _GIVEN_TO_ALL})
         except ValueError as error:
             _refuse(str(error))
-    return args
+    return why
 
 
 def main() -> None:
@@ -182,12 +179,14 @@ def main() -> None:
     except KeyError:
         known = ", ".join(sorted(process.spider_loader.list())) or "none"
         _refuse(f"there is no spider {name!r} in this project; its spiders are: {known}")
-    args = _check_arguments(spider, args)
+    args = _given(spider, args)
+    why = _check_arguments(spider, args)
     StopGate.guard(process)
     crawler = process.create_crawler(spider)
-    _keep_feeds(crawler.settings)
     process.crawl(crawler, **args)
     process.start()
+    if why and crawler.spider is None:
+        _refuse(why)
     sys.exit(1 if getattr(process, "bootstrap_failed", False) else 0)
 
 

@@ -1,6 +1,6 @@
-"""Scrapy feed storage for files: relative paths are below ``CRAWL_FILES_DIR``, the folder for the crawl's files.
+"""Feeds and downloads of Scrapy: relative paths are below ``CRAWL_FILES_DIR``, the folder for the crawl's files.
 
-Scrapy imports it inside the user's process and uses it instead of its own storage for files.
+Scrapy imports it inside the user's process.
 """
 
 from __future__ import annotations
@@ -9,12 +9,55 @@ import glob
 import json
 import os
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
+from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FileFeedStorage
 
 #: The end of a name that tells readers of items the format (``item_files.py``).
 _TELLS = re.compile(r"\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$")
+
+
+class KeptFiles:
+    """The settings of files, changed by an extension: Scrapy makes it after add-ons and all others set them.
+
+    Earlier changes would be lost: ``CrawlerProcess.crawl`` merges the process's settings into those of the crawler.
+    """
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> KeptFiles:
+        folder = os.environ.get("CRAWL_FILES_DIR")
+        if not folder:
+            raise NotConfigured
+        _keep_feeds(crawler.settings, folder)
+        for name in ("FILES_STORE", "IMAGES_STORE"):
+            store = crawler.settings.get(name)
+            if store and "://" not in str(store):
+                crawler.settings.set(name, os.path.join(folder, store), priority="cmdline")
+        return cls()
+
+
+def _keep_feeds(settings: Any, folder: str) -> None:
+    """Put feeds with relative paths into the folder; absolute paths stay.
+
+    For most feeds our storage changes the path, because only the storage knows it with its placeholders filled in. A
+    ``Path`` key is changed here, because Scrapy makes it absolute earlier.
+    """
+    base = dict(settings.getdict("FEED_STORAGES_BASE"))
+    for scheme in ("", "file"):
+        if base.get(scheme) == "scrapy.extensions.feedexport.FileFeedStorage":
+            base[scheme] = "crawl_runner_feeds.KeptFeed"
+    settings.set("FEED_STORAGES_BASE", base, priority="cmdline")
+    if os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS") and not settings.get("FEED_URI"):
+        # It appends to an existing file, and without items it leaves no file.
+        ours = {"format": "jsonlines", "overwrite": False, "store_empty": False, "batch_item_count": 0}
+        ours["crawl_default"] = True
+        settings.set("FEEDS", {"items.jsonl": ours}, priority="cmdline")
+    feeds = settings.getdict("FEEDS")
+    if any(isinstance(key, Path) for key in feeds):
+        kept = {os.path.join(folder, key) if isinstance(key, Path) else key: value for key, value in feeds.items()}
+        settings.set("FEEDS", kept, priority="cmdline")
 
 
 class KeptFeed(FileFeedStorage):

@@ -8,16 +8,17 @@ writes the file, so that it works with every reactor and without one. The counte
 - errors: log records of level ERROR and above; an exception in a spider's callback makes one
 - bytes: response bytes
 
-If a spider sets the stat ``message``, its text is shown to people. When the spider closes, ``scrapystats`` contains all
-its numbers, the most important ones first.
+A counter that the project's stats collector does not know is left out. If a spider sets the stat ``message``, its text
+is shown to people. When the spider closes, ``scrapystats`` contains all its numbers, the most important ones first, and
+``saved`` whether the job folder holds all that a resume needs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
+import pickle
 import threading
 from datetime import datetime, timezone
 from typing import Any
@@ -49,15 +50,18 @@ _FIRST = (
     "zyte_api_proxy/",
     "scheduler/",
 )
-#: The most bytes of JSON for all statistics, and characters of a name: the runner's limits (``contract.py``).
-_ALL_MAX, _NAME_MAX = 8192, 120
+#: The most statistics, characters of a name, and the largest number. The runner has these limits too, and one for the
+#: bytes of all (``contract.py``).
+_ALL_MAX, _NAME_MAX, _NUMBER_MAX = 300, 120, 2**63 - 1
 
 
 class StatsFile:
     """A writer of ``CRAWL_STATS_FILE``, which replaces the whole file each time."""
 
     def __init__(self, crawler: Any, path: str) -> None:
-        self._stats = crawler.stats
+        self._crawler = crawler
+        self._scheduler: Any = None
+        self._saved: bool | None = None
         self._path = path
         self._reason: str | None = None
         self._highest: dict[str, int] = {}
@@ -75,6 +79,9 @@ class StatsFile:
         return cls(crawler, path)
 
     def _opened(self) -> None:
+        engine = self._crawler.engine
+        slot = getattr(engine, "_slot", None) or engine.slot  # older versions of Scrapy: ``slot``
+        self._scheduler = slot.scheduler
         self._write()
         threading.Thread(target=self._loop, name="crawl-stats", daemon=True).start()
 
@@ -88,51 +95,85 @@ class StatsFile:
 
     def _stopped(self) -> None:
         self._done.set()
+        self._saved = self._is_saved()
         self._write()
+
+    def _is_saved(self) -> bool | None:
+        """Return whether the job folder holds all that waits; ``None`` when a scheduler of the project keeps it."""
+        if getattr(self._scheduler, "dqs", None) is None:
+            return None
+        try:
+            with open(os.path.join(self._scheduler.dqdir, "active.json"), encoding="utf-8") as file:
+                json.load(file)  # Scrapy writes it last
+            pickle.dumps(getattr(self._crawler.spider, "state", None))
+            lost = len(self._scheduler.mqs)
+            problem = lost and f"Scrapy cannot serialize {lost} requests that wait"
+        except Exception as error:  # what the project put there may raise anything
+            problem = f"The state of the crawl is not saved: {error!r}"[:300]
+        if problem:
+            print(f"{problem}. A resume starts from the beginning.", flush=True)
+        return not problem
 
     def _write(self) -> None:
         with self._writing:
-            get = self._stats.get_value
             record: dict[str, object] = {}
-            for name, keys in _SOURCES.items():
-                found = sum(-int(get(k[1:], 0) or 0) if k.startswith("-") else int(get(k, 0) or 0) for k in keys)
-                # Scrapy counts a robots.txt as a response a moment before it counts it as a robots.txt. The highest
-                # value is kept, because no counter may become smaller.
-                self._highest[name] = record[name] = max(found, self._highest.get(name, 0))
-            message = get("message")
+            if self._get("start_time") is not None:  # else nobody counts, as with DummyStatsCollector
+                for name, keys in _SOURCES.items():
+                    self._count(name, keys)
+                record.update(self._highest)
+            message = self._get("message")
             if isinstance(message, str) and message:
                 record["message"] = message[:1000]
             record["updated_at"] = datetime.now(timezone.utc).isoformat()  # noqa: UP017 - images may have Python 3.9
             if self._reason is not None:
                 record["finish_reason"] = self._reason
                 record["scrapystats"] = self._numbers()
+            if self._saved is not None:
+                record["saved"] = self._saved
             beside = f"{self._path}.tmp"
             with contextlib.suppress(OSError):  # a full disk must not end the crawl
                 with open(beside, "w", encoding="utf-8") as file:
                     json.dump(record, file)
                 os.replace(beside, self._path)
 
-    def _numbers(self) -> dict[str, float]:
-        """Return the collector's numbers that fit; none when a project's own collector cannot provide them."""
+    def _get(self, name: str) -> Any:
+        """Return a value of the collector; ``None`` without one, or when a project's own collector raises."""
         try:
-            found = {name: number for name, number in dict(self._stats.get_stats()).items() if _is_number(name, number)}
+            return self._crawler.stats.get_value(name)
+        except Exception:  # the close reason must still be written
+            return None
+
+    def _count(self, name: str, keys: tuple[str, ...]) -> None:
+        """Add up the values of a counter, which nobody knows when one of them is no number.
+
+        Scrapy counts a robots.txt as a response a moment before it counts it as a robots.txt. The highest value is
+        kept, because no counter may become smaller.
+        """
+        found = 0
+        try:
+            for key in keys:
+                value = int(self._get(key.removeprefix("-")) or 0)
+                found += -value if key.startswith("-") else value
+        except (TypeError, ValueError, OverflowError):
+            self._highest.pop(name, None)
+        else:
+            self._highest[name] = min(max(found, self._highest.get(name, 0)), _NUMBER_MAX)
+
+    def _numbers(self) -> dict[str, float]:
+        """Return the collector's first numbers; none when a project's own collector cannot provide them."""
+        try:
+            told = dict(self._crawler.stats.get_stats())
+            found = {name: number for name, number in told.items() if _is_number(name, number)}
         except Exception as error:  # the project's own code; the close reason must still be written
             print(f"The statistics cannot be read: {error!r}"[:300], flush=True)
             return {}
-        kept: dict[str, float] = {}
-        left = _ALL_MAX - 2
-        for name in sorted(found, key=_rank):
-            left -= len(json.dumps({name: found[name]}))  # two braces, in place of a comma and a space
-            if left < 0:
-                break
-            kept[name] = found[name]
-        return kept
+        return {name: found[name] for name in sorted(found, key=_rank)[:_ALL_MAX]}
 
 
 def _is_number(name: object, value: object) -> bool:
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or isinstance(value, bool):
         return False
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, (int, float)) and -_NUMBER_MAX <= value <= _NUMBER_MAX  # false for NaN too
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -192,7 +192,7 @@ def test_saved_state_never_keeps_a_crawler_from_its_start(
     for name, thing in (("clean-stop.json", marker), ("job", job), ("job.aside", aside)):
         put(folder / name, thing)
     state = JobState(str(folder))
-    resumed, note, _ = state.open(True)
+    resumed, note = state.open(True)
     assert note
     assert (folder / "job").is_dir()
     assert not (folder / "job").is_symlink()

@@ -1,0 +1,43 @@
+"""The files below a crawler's working folder that changed: its own code, and what a crawl wrote there.
+
+A project's folder may hold anything, so the search is bounded. It leaves out hidden folders, caches, installed packages
+and mounted volumes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+
+#: The most files and seconds of a search.
+FILES_MAX, SECONDS = 20_000, 1.0
+_LEFT_OUT = ("__pycache__", "node_modules", "site-packages", "venv")
+
+
+def changed_since(moment: float, left_out: list[str], suffix: str = "") -> Counter[str]:
+    """Return how many files of each folder were changed since ``moment`` (seconds since the epoch).
+
+    Folders are relative to the working folder. ``left_out``: absolute paths, which are left out with all folders above.
+    """
+    found: Counter[str] = Counter()
+    until, left = time.monotonic() + SECONDS, FILES_MAX
+    for folder, below, names in os.walk("."):
+        if folder == "." and os.getcwd() == os.sep:
+            break
+        below[:] = [name for name in below if _is_searched(os.path.join(folder, name), left_out)]
+        left -= len(names)
+        if left < 0 or time.monotonic() > until:
+            break
+        for name in names:
+            with contextlib.suppress(OSError):
+                if name.endswith(suffix) and os.lstat(os.path.join(folder, name)).st_mtime >= moment:
+                    found[folder] += 1
+    return found
+
+
+def _is_searched(folder: str, left_out: list[str]) -> bool:
+    name, begin = os.path.basename(folder), os.path.realpath(folder) + os.sep
+    mine = not name.startswith(".") and name not in _LEFT_OUT and not os.path.ismount(folder)
+    return mine and not any(f"{path}/".startswith(begin) for path in left_out)
