@@ -227,11 +227,12 @@ def test_distinct_tasks_have_distinct_names_and_places(tasks: list[tuple[int, in
 
 def test_the_whole_contract_is_in_the_environment() -> None:
     asked = deployment(limits=Limits(run_timeout_s=60), resume=True, args={"a": "1"}, settings={"S": "2"})
+    asked = replace(asked, record={"request_id": "nightly-7"})
     found = env_of(Case(crawler(args={"a": Argument()}, resources=Resources("1", "64Mi"), resumable=True), asked).job())
     assert found == {
         "HOME": "/tmp",
         **{"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": f"{7:032x}", "CRAWL_TASK_ID": "70"},
-        **{"CRAWL_TASK_INDEX": "0", "CRAWL_ATTEMPT": "1"},
+        **{"CRAWL_REQUEST_ID": "nightly-7", "CRAWL_TASK_INDEX": "0", "CRAWL_ATTEMPT": "1"},
         **{"CRAWL_CRAWLER": "shops", "CRAWL_ARGS": '{"a": "1"}', "CRAWL_SETTINGS": '{"S": "2"}', "CRAWL_RESUME": "1"},
         **{"CRAWL_FILES_DIR": "/crawl/files", "CRAWL_STATE_DIR": "/crawl/state"},
         **{"CRAWL_STATS_FILE": "/tmp/crawl-stats.json", "CRAWL_SUMMARY_FILE": "/dev/termination-log"},
