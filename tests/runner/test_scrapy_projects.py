@@ -196,6 +196,14 @@ class Strict(Configured):
 
     def __init__(self, settings, port):
         super().__init__(settings, port, _job="none was given")
+
+
+class Fixed(Configured):
+    name = "fixed"
+
+    @classmethod
+    def from_crawler(cls, crawler, port):
+        return super().from_crawler(crawler, port=port, _job="none was given")
 """
 JOB = {"CRAWL_REQUEST_ID": "nightly-7", "CRAWL_RUN_ID": "7"}
 
@@ -210,8 +218,10 @@ def test_a_spider_is_made_as_scrapy_crawl_and_scrapyd_make_it(scrapy_bench: Scra
     assert b"ERROR: this page is broken" in bench.output, "in the log that people read"
     assert not list(bench.project.rglob("*.log"))
     assert bench.crawl("strict", **JOB) == 0, "it takes no _job, so it gets none"
-    assert bench.crawl("strict", {"page": "2"}, **JOB) == 4
-    assert "the spider does not take these arguments: got an unexpected keyword" in bench.summary()["message"]
+    assert bench.crawl("fixed", **JOB) == 0
+    for spider in ("strict", "fixed"):
+        assert bench.crawl(spider, {"page": "2"}, **JOB) == 4
+        assert "the spider does not take these arguments: got an unexpected keyword" in bench.summary()["message"]
 
 
 COLLECTORS = """

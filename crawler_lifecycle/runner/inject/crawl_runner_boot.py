@@ -145,18 +145,20 @@ def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
 def _check_arguments(spider: Any, args: dict[str, str]) -> str:
     """Return why the spider's constructor does not take these arguments; empty if it does.
 
-    A ``from_crawler`` of the project may complete them, so only without one this ends the program. A spider may check
-    its arguments in a class method ``check_arguments``.
+    A ``from_crawler`` of the project may complete them, so then only arguments that it does not take itself end the
+    program. A spider may check its arguments in a class method ``check_arguments``.
     """
     why = ""
-    try:
-        signature = inspect.signature(spider.__init__)
-        signature.bind_partial(None, **args)  # first, so that an unknown one is named before a missing one
-        signature.bind(None, **args)
-    except TypeError as error:
-        why = f"the spider does not take these arguments: {error}"
-        if spider.from_crawler.__module__.startswith("scrapy."):
-            _refuse(why)
+    completed = not spider.from_crawler.__module__.startswith("scrapy.")
+    for function in (spider.from_crawler, spider.__init__):
+        try:
+            signature = inspect.signature(function)
+            signature.bind_partial(None, **args)  # first, so that an unknown one is named before a missing one
+            signature.bind(None, **args)
+        except TypeError as error:
+            why = f"the spider does not take these arguments: {error}"
+            if function == spider.from_crawler or not completed:
+                _refuse(why)
     check = getattr(spider, "check_arguments", None)
     if check is not None:
         try:
