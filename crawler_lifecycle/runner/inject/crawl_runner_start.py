@@ -2,7 +2,8 @@
 
 Scrapy keeps waiting requests in the job folder, and runs the spider's ``start`` again when it resumes. Its filter of
 duplicates does not help, because by default start requests bypass it. So we record each start request that Scrapy's
-scheduler takes, in the job folder too, and drop as many equal ones. The setting ``CRAWL_START_AGAIN`` turns this off.
+scheduler takes, in the job folder too, and drop as many equal ones. The setting ``CRAWL_START_AGAIN`` turns this off: a
+session of cookies ends with the process, and then a spider has to log in again.
 """
 
 from __future__ import annotations
