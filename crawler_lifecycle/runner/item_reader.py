@@ -87,7 +87,7 @@ class Feed(NamedTuple):
 
 
 class Skipped(Counter[str]):
-    """How often data was skipped or repaired, for each reason, and the first places."""
+    """Counts of data that was skipped or repaired, for each reason, and the first places."""
 
     def __init__(self) -> None:
         super().__init__()
