@@ -99,6 +99,10 @@ EVENT_RUN_STOPPED = "run.stopped"
 WAITING_FOR_START = "the main task's start"
 
 EVENT_RUN_ENDED = "run.ended"
+#: A run ended and needs attention; it brought nothing; it brought less than usual.
+EVENT_RUN_ATTENTION = "run.attention"
+EVENT_RUN_EMPTY = "run.empty"
+EVENT_RUN_DROPPED = "run.dropped"
 EVENT_MANAGER_CHANGED = "manager.changed"
 EVENT_MANAGER_ENDED = "manager.ended"
 EVENT_GRAPH_CHANGED = "graph.changed"
@@ -115,13 +119,19 @@ EVENT_WEBHOOK_TEST = "webhook.test"
 EVENT_TYPES = frozenset(
     {
         *(EVENT_RUN_STARTED, EVENT_RUN_CHANGED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_RUN_STALE, EVENT_RUN_BLOCKED),
+        *(EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED),
         *(EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, EVENT_GRAPH_CHANGED, EVENT_GRAPH_ENDED),
         *(EVENT_CORRECTION_MADE, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED),
         *(EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE_SKIPPED),
     }
 )
 #: Events that occur at most once in an attempt. Their id needs no sequence number.
-EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED, EVENT_GRAPH_ENDED})
+EVENTS_ONCE = frozenset(
+    {
+        *(EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED, EVENT_GRAPH_ENDED),
+        *(EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED),
+    }
+)
 
 #: The highest run number that is accepted from outside of the database. A thousand new runs a second reach it after 31
 #: years. A foreign folder may have a larger number as its name, such as a time in milliseconds. New run numbers must
@@ -245,6 +255,17 @@ def event_key(run: RunRef, attempt: int, type: str) -> str:
     Receivers recognise repeated deliveries by this id. So it contains the unique name of the run.
     """
     return f"{run}/{attempt}/{type}"
+
+
+def verdict_events(attention: object) -> list[str]:
+    """Return the types of the events about a verdict, the most telling one first.
+
+    ``attention``: the reason why the run needs attention (``Verdict.attention``).
+    """
+    if not attention:
+        return [EVENT_RUN_ENDED]
+    own = [one for one in (EVENT_RUN_EMPTY, EVENT_RUN_DROPPED) if one == f"run.{attention}"]
+    return [*own, EVENT_RUN_ATTENTION, EVENT_RUN_ENDED]
 
 
 def run_subject(run_id: int) -> str:

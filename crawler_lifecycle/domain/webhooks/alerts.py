@@ -25,6 +25,7 @@ _WORDS: Mapping[str, str] = {
     **{"correction.made": "a recorded status was wrong", "webhook.paused": "paused, it delivers nothing"},
     **{"schedule.missed": "a due time began nothing", "schedule.skipped": "a due time began nothing"},
     **{"webhook.missed": "events were removed before they were delivered"},
+    **{"run.empty": "it brought nothing", "run.dropped": "it brought less than usual"},
 }
 _CAUSES = ("cause", "error", "why", "reason", "look_error", "waiting")
 _COUNTS = ("tasks", "jobs", "steps", "pages", "items", "errors", "count", "events")
@@ -72,7 +73,7 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
         _cut(cause, CAUSE_MAX),
         _cut(line, LINE_MAX),
         f"{page.rstrip('/')}/{plural}/{where}" if page else None,
-        (status in _BAD and not stopped) or type.endswith(_TROUBLES),
+        (status in _BAD and not stopped) or type.endswith(_TROUBLES) or body.get("attention") is not None,
     )
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from crawler_lifecycle.domain.bounds import check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, NAME_OF_FORM
+from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, NAME_OF_FORM, verdict_events
 
 NAME_MAX = 80
 WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
@@ -29,7 +29,10 @@ WEBHOOK, EMAIL = "webhook", "email"
 CHATS = ("slack", "teams", "discord")
 KINDS = (WEBHOOK, *CHATS, EMAIL)
 #: The events of alerts whose definition names none: what ended, and what needs a person.
-ALERTS = ("run.ended", "manager.ended", "graph.ended", "run.blocked", "run.stale", "schedule.missed", "webhook.paused")
+ALERTS = (
+    *("run.ended", "run.attention", "run.empty", "run.dropped", "manager.ended", "graph.ended"),
+    *("run.blocked", "run.stale", "schedule.missed", "webhook.paused"),
+)
 #: The most addresses of one e-mail.
 RECIPIENTS_MAX = 20
 #: The end of an address that answers show in place of the secret part.
@@ -159,16 +162,20 @@ class WebhookSpec:
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
         """Return whether an event with these facts (``event_facts``) is delivered.
 
-        A filter does not match if the event does not have its field.
+        A filter does not match if the event does not have its field. People are told of a verdict once.
         """
-        if type == EVENT_WEBHOOK_TEST or type not in self.types:
+        types = self.types
+        if type == EVENT_WEBHOOK_TEST or type not in types:
+            return False
+        about = verdict_events(facts.get("attention"))
+        if self.kind != WEBHOOK and type in about and type != next(one for one in about if one in types):
             return False
         return all(_has(facts.get(fact), getattr(self, name)) for name, fact in FILTERS.items() if getattr(self, name))
 
 
 def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
     """Return the fields of an event that filters test. They come from its body and from the run it is about."""
-    names = ("crawler", "flow_id", "status", "outcome", "ended_by")
+    names = ("crawler", "flow_id", "status", "outcome", "ended_by", "attention")
     own = {name: body[name] for name in names if body.get(name) is not None}
     state = {} if body.get("state") is None else {"status": body["state"]}
     return {**state, **own, **(run or {})}

@@ -63,6 +63,19 @@ def test_a_correction_says_what_was_believed_and_what_was_true() -> None:
     assert alert_of("correction.made", "runs/7", body, None).cause == "Recorded was RUNNING, true was FAILED."
 
 
+@pytest.mark.parametrize(("type", "attention", "words", "bad"), [
+    ("run.empty", "empty", "it brought nothing", True),
+    ("run.dropped", "dropped", "it brought less than usual", True),
+    ("run.attention", "coverage", "COMPLETED (coverage)", True),
+    ("run.ended", "coverage", "COMPLETED (coverage)", True),
+    ("run.ended", None, "COMPLETED (coverage)", False),  # a crawler's own word
+])  # fmt: skip
+def test_a_run_that_brought_too_little_looks_bad(type: str, attention: str | None, words: str, bad: bool) -> None:
+    body = {**ENDED, "status": "COMPLETED", "outcome": "coverage", "attention": attention}
+    alert = alert_of(type, "runs/7", body, None)
+    assert (alert.title.partition(": ")[2], alert.bad, alert.cause) == (words, bad, ENDED["cause"])
+
+
 def test_every_event_has_an_alert_and_alerts_without_a_choice_have_events() -> None:
     for type in EVENT_TYPES:
         assert alert_of(type, "runs/7", {"run_id": 7, "crawler": "c"}, None).title.startswith("Run 7 of c: ")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST
-from crawler_lifecycle.domain.webhooks.definition import FILTERS, WebhookSpec, check_webhook_name, event_facts
+from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, verdict_events
+from crawler_lifecycle.domain.webhooks.definition import ALERTS, FILTERS, WebhookSpec, check_webhook_name, event_facts
 
 URL = "https://hooks.example.com/crawls"
 WORDS = st.sampled_from("abc")
@@ -93,6 +93,26 @@ def test_an_event_fits_when_each_filter_has_a_value_of_it(filters: dict[str, lis
 
     expected = all(has(filters[name], facts[fact]) for name, fact in FILTERS.items())
     assert spec(**filters).fits("run.ended", facts) is expected
+
+
+@pytest.mark.parametrize(("kind", "events", "attention", "told"), [
+    ("webhook", [], "empty", ["run.empty", "run.attention", "run.ended"]),
+    ("email", list(ALERTS), "empty", ["run.empty"]),
+    ("email", list(ALERTS), "dropped", ["run.dropped"]),
+    ("email", list(ALERTS), "failed", ["run.attention"]),
+    ("email", list(ALERTS), None, ["run.ended"]),
+    ("email", ["run.ended"], "empty", ["run.ended"]),
+    ("email", ["run.attention"], "empty", ["run.attention"]),
+    ("email", ["run.attention", "run.dropped"], "empty", ["run.attention"]),
+    ("email", ["run.empty"], "failed", []),
+])  # fmt: skip
+def test_people_are_told_of_a_verdict_once(
+    kind: str, events: list[str], attention: str | None, told: list[str]
+) -> None:
+    made = spec(events=events) if kind == "webhook" else spec(events=events, kind=kind, url="a@b.example", secrets=[])
+    facts = event_facts({"status": "COMPLETED", "attention": attention}, None)
+    assert [type for type in verdict_events(attention) if made.fits(type, facts)] == told
+    assert made.fits("run.blocked", facts) is ("run.blocked" in made.types)
 
 
 def test_facts_are_of_the_run_and_of_the_moment() -> None:
