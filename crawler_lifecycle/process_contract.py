@@ -31,5 +31,5 @@ def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
         "CRAWL_STOP_GRACE_S": f"{deployment.limits.stop_grace_s:.15g}",
         **({} if deployment.due_at is None else {"CRAWL_DUE_AT": due_text(deployment.due_at)}),
         **({} if crawler.items is True else {"CRAWL_ITEMS": json.dumps(crawler.items) if crawler.items else "off"}),
-        **({"CRAWL_FIELDS": json.dumps(list(crawler.expect))} if crawler.expect else {}),
+        **({"CRAWL_FIELDS": json.dumps(list(fields))} if (fields := crawler.expected.parts) else {}),
     }

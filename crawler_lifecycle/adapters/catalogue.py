@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from crawler_lifecycle.domain.coverage import Expected
 from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
@@ -223,6 +224,8 @@ class _Reader:
         data = self._plain(node, ())
         self._as_written(data)
         try:
+            if isinstance(expect := data.get("expect"), dict):
+                Expected.of(expect).check()  # its errors say more than those of the types
             definition = _DEFINITION.validate_json(json.dumps(data), strict=True)
             self._check(definition)
         except ValidationError as error:

@@ -1,18 +1,20 @@
-"""Coverage: the share of a run's items that fill each field, and the comparison with earlier runs of its crawler."""
+"""Judgement of what a run brought: items, pages, errors and fields of items, compared with runs before it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
+from statistics import median
+from typing import Any
 
-from .bounds import Bound, check_number, check_text, count, refusal, travels
+from .bounds import ID_MAX, Bound, check_number, check_text, count, refusal, travels
 from .ended_by import EndedBy
 from .quick import quick_dataclass
-from .run import COVERAGE, RunStatus, Verdict
+from .run import COVERAGE, DROPPED, EMPTY, NO_ITEMS, UNMET, UNMET_OUTCOMES, RunStatus, Verdict
 
 #: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has the same limits.
 FIELDS_MAX, FIELD_NAME_MAX = 30, 60
@@ -22,9 +24,22 @@ NOTE_MAX = 500
 NAMES_MAX = 1_000
 #: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them know the field.
 RUNS, RUNS_MIN = 10, 3
+#: Numbers are compared with the last ``GOOD_RUNS`` good runs with items, among the last ``GOOD_AMONG`` completed runs.
+#: Without this limit the verdict about a crawler that never brings items would read all of its runs.
+GOOD_RUNS = 5
+GOOD_AMONG = 1_000
 #: The most fields that a cause describes.
 SAID_MAX = 5
 _PART = Bound(0, 1, above=True, cure=": the required part of the usual share")
+_LEAST = Bound(0, ID_MAX, whole=True, cure=": the least number")
+_DROP = Bound(0, 1, cure=": the part of the usual number that may be missing")
+_SHARE = Bound(0, 1, cure=": the most errors for each page")
+#: Counter -> its rules. A field of items with such a name is named below ``fields``.
+_RULES: Mapping[str, Mapping[str, Bound]] = {
+    "items": {"min": _LEAST, "drop": _DROP},
+    "pages": {"min": _LEAST, "drop": _DROP},
+    "errors": {"max_share": _SHARE},
+}
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -69,21 +84,57 @@ def named(fields: tuple[str, ...]) -> bool:
 
 
 class OnViolation(StrEnum):
-    """The consequence for a run whose items fill a field less than is expected."""
+    """The consequence for a run that brought less than is expected."""
 
     ATTENTION = "attention"
     FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True)
+class Brought:
+    """The counters of a run, and its coverage."""
+
+    pages: int = 0
+    items: int = 0
+    errors: int = 0
+    coverage: Coverage | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
-    """The required part of the usual share for each field. ``fail``: a run below it fails."""
+    """The requirements of a run. ``parts``: the required part of the usual share for each field."""
 
     parts: Mapping[str, float] = field(default_factory=dict)
     fail: bool = False
+    """True if a run that brought less fails."""
+    numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The rules of each counter, by the names in ``_RULES``."""
+    watched: bool = False
+    """True if a run without items needs attention when runs before it had some, or when it had only errors."""
+
+    @classmethod
+    def of(cls, written: Mapping[str, Any], *, fail: bool = False, watched: bool = False) -> Expected:
+        """Read the key ``expect`` of a crawler's entry, without a check. A plain number is the least number."""
+        parts = dict[str, Any]()
+        numbers = dict[str, Any]()
+        for name, value in written.items():
+            if name in _RULES:
+                numbers[name] = value if isinstance(value, Mapping) else {"min": value}
+            elif name == "fields" and isinstance(value, Mapping):
+                parts |= value
+            else:
+                parts[name] = value
+        return cls(parts, fail, numbers, watched)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for too many fields, an invalid field name or an invalid part."""
+        """Raise ``InvalidRequest`` for an unknown rule, too many fields, an invalid name or an invalid number."""
+        for counter, given in self.numbers.items():
+            rules = _RULES[counter]
+            if not given or not given.keys() <= rules.keys():
+                cure = f"give {{{', '.join(rules)}}}; a field of items called {counter} is named below fields"
+                raise refusal(f"expect.{counter}", given, cure)
+            for rule, number in given.items():
+                check_number(f"expect.{counter}.{rule}", number, rules[rule])
         if len(self.parts) > FIELDS_MAX:
             raise refusal("expect", f"{len(self.parts)} fields", f"name at most {FIELDS_MAX}")
         for name, part in self.parts.items():
@@ -111,22 +162,53 @@ def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | N
     return Coverage(items, shares, note) if items or note else None
 
 
-def judged(verdict: Verdict, coverage: Coverage | None, before: Sequence[Coverage], expected: Expected) -> Verdict:
-    """Return the verdict of a run after the check of its coverage. Only a COMPLETED verdict can change.
+def judged(
+    verdict: Verdict, brought: Brought, expected: Expected, before: Sequence[Coverage], good: Sequence[Brought]
+) -> Verdict:
+    """Return the verdict of a run after the comparison with what is expected. Only a COMPLETED verdict can change.
 
-    ``before``: the coverages of its crawler's last ``RUNS`` completed runs. A run without a coverage is left out.
+    ``before``: the coverages of its crawler's last ``RUNS`` completed runs, without runs that have none. ``good``: what
+    its last ``GOOD_RUNS`` good runs with items brought.
     """
-    if verdict.status is not RunStatus.COMPLETED or coverage is None or not coverage.items:
+    if verdict.status is not RunStatus.COMPLETED:
         return verdict
-    before = [one for one in before if one.items]
-    less = list(_violations(coverage, before, expected.parts))
-    if not (found := less + list(_unknown(coverage, before, expected.parts))):
-        return verdict
-    said = found[:SAID_MAX] + ([f"and {len(found) - SAID_MAX} more fields"] if len(found) > SAID_MAX else [])
-    if verdict.outcome == "partial":
+    less = list(_too_little(brought, expected, good))
+    unknown = list[str]()
+    if brought.coverage is not None and brought.items:
+        before = [one for one in before if one.items]
+        less += [(COVERAGE, text) for text in _violations(brought.coverage, before, expected.parts)]
+        unknown += _unknown(brought.coverage, before, expected.parts)
+    found = [text for _, text in less] + unknown
+    if not found:
+        return replace(verdict, lacks=NO_ITEMS) if good and not brought.items else verdict
+    said = found[:SAID_MAX] + ([f"and {len(found) - SAID_MAX} more"] if len(found) > SAID_MAX else [])
+    if verdict.outcome != "finished":  # the crawler's own word, or what failed, may be the reason
         said.append(verdict.cause)
+    word = min((word for word, _ in less), key=UNMET_OUTCOMES.index, default=COVERAGE)
     status = RunStatus.FAILED if expected.fail and less else RunStatus.COMPLETED
-    return Verdict(status, COVERAGE, "; ".join(said), EndedBy.SERVICE)
+    return Verdict(status, word, "; ".join(said), EndedBy.SERVICE, word)
+
+
+def _too_little(brought: Brought, expected: Expected, good: Sequence[Brought]) -> Iterator[tuple[str, str]]:
+    """Yield an outcome and a sentence for each counter that is not as expected."""
+    pages = brought.pages
+    items = brought.items
+    errors = brought.errors
+    if expected.watched and errors and not pages and not items:
+        yield EMPTY, f"no page and no item, but {errors:,} errors"
+    for name, number in (("items", items), ("pages", pages)):
+        rules = expected.numbers.get(name, {})
+        usual = median(getattr(one, name) for one in good) if good else 0
+        implied = name == "items" and (rules or expected.parts or (expected.watched and good))
+        wanted = {DROPPED: (1 - rules.get("drop", 1)) * usual, UNMET: rules.get("min", 1 if implied else 0)}
+        short = {word: least for word, least in wanted.items() if least - number > 1e-9}
+        if short:
+            word = next(iter(short)) if number or name == "pages" else EMPTY
+            before = f", the usual number is {usual:,.10g} (median of {len(good)} good runs)" if good else ""
+            yield word, f"{name}: {number:,}{before}, expected at least {max(short.values()):,.10g}"
+    most = expected.numbers.get("errors", {}).get("max_share")
+    if most is not None and errors > most * (pages or items) + 1e-9:
+        yield UNMET, f"errors: {errors:,} with {pages:,} pages and {items:,} items, expected at most {100 * most:g} %"
 
 
 def _unknown(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:
@@ -144,8 +226,7 @@ def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[s
         known = [theirs for one in before if (theirs := one.share(name)) is not None]
         if share is None or len(known) < RUNS_MIN:
             continue
-        known.sort()
-        usual = (known[len(known) // 2] + known[~len(known) // 2]) / 2  # the median of the known shares
+        usual = median(known)
         least = part * usual
         if least - share > 1e-9:  # a tolerance, because shares are rounded
             digits = next((n for n in range(3) if round(100 * share, n) < round(100 * least, n)), 3)

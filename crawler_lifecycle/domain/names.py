@@ -262,10 +262,8 @@ def verdict_events(attention: object) -> list[str]:
 
     ``attention``: the reason why the run needs attention (``Verdict.attention``).
     """
-    if not attention:
-        return [EVENT_RUN_ENDED]
-    own = [one for one in (EVENT_RUN_EMPTY, EVENT_RUN_DROPPED) if one == f"run.{attention}"]
-    return [*own, EVENT_RUN_ATTENTION, EVENT_RUN_ENDED]
+    types = [f"run.{attention}", EVENT_RUN_ATTENTION] if attention else []
+    return [type for type in (*types, EVENT_RUN_ENDED) if type in EVENT_TYPES]
 
 
 def run_subject(run_id: int) -> str:

@@ -68,13 +68,20 @@ class RunStatus(StrEnum):
 
 #: The outcomes of the limits of a request that stop a run.
 LIMIT_STOPS = ("start_timeout", "timed_out", "cancelled (stalled)")
-#: Outcome of a run whose items fill a field less than the crawler's entry expects (``domain/coverage.py``).
+#: Outcomes of runs that did what they could and brought less than is expected (``domain/coverage.py``), the worst one
+#: first: no items; fewer than usual; too few of something, or too many errors; items that fill a field too rarely.
+EMPTY = "empty"
+DROPPED = "dropped"
+UNMET = "unmet"
 COVERAGE = "coverage"
+UNMET_OUTCOMES = (EMPTY, DROPPED, UNMET, COVERAGE)
+#: What a good run lacks that has no items though runs before it had some: it resolves nothing.
+NO_ITEMS = "items"
 #: All outcomes that we set ourselves (docs/lifecycle.md, "How an end is read"). Crawlers may report others.
 OUTCOMES = frozenset({
     *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
     *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
-    *("failed", "deploy_failed", "lost", "partial", COVERAGE),
+    *("failed", "deploy_failed", "lost", "partial", *UNMET_OUTCOMES),
 })  # fmt: skip
 
 _ORDER = list(RunStatus)
@@ -436,6 +443,16 @@ class Verdict:
     cause: str
     ended_by: EndedBy | None = EndedBy.CRAWLER
     """``None``: an older build recorded the ends of its tasks."""
+    lacks: str | None = None
+    """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``; ``None``: it brought what is expected, or it was not judged."""
+
+    @property
+    def attention(self) -> str | None:
+        """The reason why somebody should deal with the run: what it lacks, or ``failed``; ``None``: nobody has to."""
+        if self.lacks in UNMET_OUTCOMES:
+            return self.lacks
+        theirs = self.status is RunStatus.FAILED and self.ended_by is not EndedBy.PERSON
+        return "failed" if theirs else None
 
 
 def _common(outcomes: Iterable[str | None], fallback: str) -> str:

@@ -87,6 +87,8 @@ class RunRow:
     outcome: str | None = None
     ended_by: str | None = None
     """Who ended the run (``EndedBy``); ``None``: it lives, or an older build ended it."""
+    lacks: str | None = None
+    """What it lacks of what is expected (``domain.run.Verdict``)."""
     cause: str | None = None
     request: Mapping[str, object] = field(default_factory=dict)
     multi: bool = False
@@ -145,6 +147,7 @@ class RecentRun:
     errors: int | None
     attempt: int = 1
     ended_by: str | None = None
+    lacks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _alike(real: list[Document], example: Document) -> list[Document]:
 
 
 def test_the_event_of_the_bus_has_an_example(real: list[Document]) -> None:
-    assert {document["type"] for document in real} == TYPES
+    assert {document["type"] for document in real} == TYPES | {names.EVENT_RUN_ATTENTION}
     assert {document["type"] for document in EXAMPLES} == {names.EVENT_RUN_ENDED}
 
 
@@ -133,6 +133,15 @@ def test_the_lists_name_every_field_and_no_other(real: list[Document], type: str
     fields = {name: None for document in real if document["type"] == type for name in document["data"]}
     assert _rows(type) == list(fields)
     assert _rows("The document") == list(real[0])
+
+
+def test_all_events_about_a_verdict_say_the_same(real: list[Document]) -> None:
+    ended = {document["subject"]: document for document in real if document["type"] == names.EVENT_RUN_ENDED}
+    told = [document for document in real if document["type"] == names.EVENT_RUN_ATTENTION]
+    assert [document["data"]["attention"] for document in told] == ["failed", "failed"]
+    for document in told:
+        assert document["data"] == ended[document["subject"]]["data"]
+        assert document["id"].endswith("/1/run.attention")
 
 
 def test_the_rule_of_cutting_is_the_one_in_the_code() -> None:

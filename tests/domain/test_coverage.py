@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.coverage import FIELDS_MAX, Coverage, Expected, judged, summed
+from crawler_lifecycle.domain.coverage import FIELDS_MAX, Brought, Coverage, Expected, judged, summed
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Verdict
@@ -21,9 +21,16 @@ FULL = Coverage(1000, {f"f{n}": 1.0 for n in range(FIELDS_MAX)})
 SAID = "price: 41 % of 1,200 items have it, the usual share is 98 % (median of 10 runs), expected at least 93 %"
 
 
+def judge(
+    coverage: Coverage | None, before: list[Coverage], expected: Expected, verdict: Verdict = DONE, items: int = 9
+) -> Verdict:
+    """The verdict about a run that brought items, by its fields."""
+    return judged(verdict, Brought(items=items, coverage=coverage), expected, before, [])
+
+
 def test_the_sentence() -> None:
-    found = judged(DONE, Coverage(1200, {"price": 0.41}), [USUAL] * 10, Expected({"price": 0.95}))
-    assert found == Verdict(RunStatus.COMPLETED, "coverage", SAID, EndedBy.SERVICE)
+    found = judge(Coverage(1200, {"price": 0.41}), [USUAL] * 10, Expected({"price": 0.95}))
+    assert found == Verdict(RunStatus.COMPLETED, "coverage", SAID, EndedBy.SERVICE, "coverage")
 
 
 @pytest.mark.parametrize(("coverage", "before", "parts", "causes"), [
@@ -36,13 +43,13 @@ def test_the_sentence() -> None:
     (Coverage(9, {}), [FULL, FULL, USUAL], {"price": 0.95}, []),  # unknown before, too
     (Coverage(9, {}), [USUAL, Coverage(5, {}), Coverage(5, {})], {"price": 0.95}, []),  # most had none
     (Coverage(9, {}), [USUAL, USUAL, USUAL, Coverage(5, {})], {"price": 0.95}, ["is 98 % (median of 4 runs)"]),
-    (Coverage(9, {}), [FULL] * 3, {f"f{n}": 0.5 for n in range(9)}, ["f4: 0 %", "; and 4 more fields"]),
-    (None, [USUAL] * 3, {"price": 0.95}, []),  # nobody told, or there were no items
+    (Coverage(9, {}), [FULL] * 3, {f"f{n}": 0.5 for n in range(9)}, ["f4: 0 %", "; and 4 more"]),
+    (None, [USUAL] * 3, {"price": 0.95}, []),  # nobody told
 ])  # fmt: skip
 def test_what_is_too_little(
     coverage: Coverage | None, before: list[Coverage], parts: dict[str, float], causes: list[str]
 ) -> None:
-    found = judged(DONE, coverage, before, Expected(parts, fail=True))
+    found = judge(coverage, before, Expected(parts, fail=True))
     if causes:
         assert (found.status, found.outcome) == (RunStatus.FAILED, "coverage")
         assert all(cause in found.cause for cause in causes), found.cause
@@ -58,9 +65,9 @@ def test_what_is_too_little(
 def test_a_field_that_no_item_ever_had_is_told_and_fails_nothing(
     shares: dict[str, float], before: int, said: str | None
 ) -> None:
-    found = judged(DONE, Coverage(9, shares), [Coverage(9, {})] * before, Expected({"titel": 0.9}, fail=True))
+    found = judge(Coverage(9, shares), [Coverage(9, {})] * before, Expected({"titel": 0.9}, fail=True))
     cause = f"titel: no item of this run or {before} before has it; correct expect in the catalogue{said}"
-    assert found == (Verdict(RunStatus.COMPLETED, "coverage", cause, EndedBy.SERVICE) if said else DONE)
+    assert found == (Verdict(RunStatus.COMPLETED, "coverage", cause, EndedBy.SERVICE, "coverage") if said else DONE)
 
 
 def test_only_what_completed_is_judged_and_what_was_partial_says_so() -> None:
@@ -69,8 +76,8 @@ def test_only_what_completed_is_judged_and_what_was_partial_says_so() -> None:
         Verdict(RunStatus.FAILED, "banned", "no"),
         Verdict(RunStatus.COMPLETED, "partial", "1 of 2 failed"),
     )
-    assert judged(failed, bad, [USUAL] * 3, parts) is failed
-    assert judged(partial, bad, [USUAL] * 3, parts).cause.endswith("; 1 of 2 failed")
+    assert judge(bad, [USUAL] * 3, parts, failed) is failed
+    assert judge(bad, [USUAL] * 3, parts, partial).cause.endswith("; 1 of 2 failed")
 
 
 _odd: Any = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=70)

@@ -134,6 +134,7 @@ FROZEN = {
     "0005.sqlite.sql": "9ecf6b33bb2a0936",
     "0005_notes.py": "b7a8c8fed05d05d3",
     "0006_ended_by.py": "66d303e32b8eb2fc",
+    "0007_lacks.py": "758a2f2d2ebe236b",
 }
 
 
@@ -151,7 +152,7 @@ def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(emp
     """Whichever version it says, and when it says none; it stays as it is until somebody has it made anew."""
     upgrade(empty_url)
     write(empty_url, *OLDER)
-    for version in ("0001", "0002", "0003", "0004", "0005", "0006", "none"):
+    for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "none"):
         write(empty_url, f"UPDATE alembic_version SET version_num = '{version}'")
         if version == "none":
             write(empty_url, "DROP TABLE alembic_version")
@@ -251,7 +252,7 @@ def test_a_database_with_records_that_can_be_used_is_not_created_anew(empty_url:
     upgrade(empty_url)
     with closing(open_store(empty_url)) as store:
         store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
-        for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0999", None):
+        for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0999", None):
             changed = f"UPDATE alembic_version SET version_num = '{version}'"
             write(empty_url, changed if version else "DELETE FROM alembic_version")
             with pytest.raises(NotInThisState, match="--recreate would delete all records"):
@@ -410,13 +411,13 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
     write(empty_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0006.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0007.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
     assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
     write(empty_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0006.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0007.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)

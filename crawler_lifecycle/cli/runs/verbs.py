@@ -47,7 +47,7 @@ def list_runs(
     until: Annotated[str | None, Parameter(help="only runs created before a time, or more than 24h, 7d … ago")] = None,
     attention: Annotated[
         bool,
-        Parameter(help="only runs that failed or lack fields, were not stopped, and had no good run after them"),
+        Parameter(help="only runs that failed or brought too little, were not stopped, and had no good one after them"),
     ] = False,
     search: Search = None,
     sort: Sort = None,

@@ -69,8 +69,8 @@ class CrawlerDefinition:
     ends: Ends = field(default_factory=Ends)
     """What its exit codes and last words mean."""
     files_max: int | None = None
-    expect: dict[str, float] = field(default_factory=dict)
-    """Field of its items -> the part of the usual share that a run must reach (``domain/coverage.py``)."""
+    expect: dict[str, int | float | dict[str, int | float]] = field(default_factory=dict)
+    """The requirements of a run: numbers, and shares of fields of its items (``domain/coverage.py``)."""
     on_violation: OnViolation = OnViolation.ATTENTION
     kubernetes: PodOptions = field(default_factory=PodOptions)
 
@@ -132,14 +132,15 @@ class CrawlerDefinition:
             )
         if self.expect:
             raise InvalidRequest(
-                "expect: fields are not counted where 'kubernetes.runner' is false; remove expect, "
+                "expect: nothing is counted where 'kubernetes.runner' is false; remove expect, "
                 "or set kubernetes.runner to true"
             )
 
     @property
     def expected(self) -> Expected:
-        """The coverage that a run must reach."""
-        return Expected(self.expect, self.on_violation is OnViolation.FAIL)
+        """The requirements of its runs."""
+        fail = self.on_violation is OnViolation.FAIL
+        return Expected.of(self.expect, fail=fail, watched=self.kind is CrawlerKind.SCRAPY)
 
     @property
     def spider_name(self) -> str:

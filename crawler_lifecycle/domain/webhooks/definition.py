@@ -167,8 +167,8 @@ class WebhookSpec:
         types = self.types
         if type == EVENT_WEBHOOK_TEST or type not in types:
             return False
-        about = verdict_events(facts.get("attention"))
-        if self.kind != WEBHOOK and type in about and type != next(one for one in about if one in types):
+        told = [one for one in verdict_events(facts.get("attention")) if one in types]
+        if self.kind != WEBHOOK and type in told[1:]:
             return False
         return all(_has(facts.get(fact), getattr(self, name)) for name, fact in FILTERS.items() if getattr(self, name))
 

@@ -158,7 +158,7 @@ def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[
     ``good`` has the newest one first.
     """
     known = [run.fields for run in good if run.fields is not None]
-    expected = crawler.expect if crawler is not None else {}
+    expected = crawler.expected.parts if crawler is not None else {}
     if not known:
         return []
     by_share = sorted(known[0].shares, key=lambda name: -known[0].shares[name])

@@ -169,6 +169,8 @@ class Run(BaseModel):
     outcome: str | None
     ended_by: str | None
     """Who ended it: crawler, person, limit, cluster or service; null: it lives, or an older build ended it."""
+    lacks: str | None
+    """What it brought less than is expected; null: nothing."""
     cause: str | None
     attempt: int
     multi: bool

@@ -116,11 +116,12 @@ class RecentRuns:
 
 
 def brought_less(runs: Sequence[RecentRun]) -> str | None:
-    """Return a sentence if the newest good run brought unusually few items. ``runs`` have the newest one first."""
-    good = [run for run in runs if run.status == RunStatus.COMPLETED and run.items is not None]
-    if len(good) <= RUNS_MIN:
+    """Return a sentence if the newest completed run brought unusually few items. ``runs`` have the newest one first."""
+    completed = [run for run in runs if run.status == RunStatus.COMPLETED and run.items is not None]
+    before = [run for run in completed[1:] if run.lacks is None]
+    if len(before) < RUNS_MIN:
         return None
-    newest, *before = good
+    newest = completed[0]
     usual = median(run.items or 0 for run in before)
     if (newest.items or 0) >= LESS * usual:
         return None

@@ -313,8 +313,8 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         task.
 
         ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a person. Such a run
-        failed and was not ended by a person, or its items lack fields that the catalogue expects. And no later good run
-        did the same work (crawler, arguments, settings, tasks) or came from the same schedule.
+        failed and was not ended by a person, or it brought less than is expected. And no later good run did the same
+        work (crawler, arguments, settings, tasks) or came from the same schedule.
         """
         return conditional(request, views.listed(filters)[0].with_total(filters, views.counted))
 

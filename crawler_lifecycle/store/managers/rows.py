@@ -137,12 +137,15 @@ def ended_row(row: Row, run: JobRun | None) -> Ended:
     """Return the end of a job, for which hooks have to be called. ``run`` is ``None`` when it could not be started."""
     live, outcome = live_row(row), job_outcome(row, run)
     notes = [] if run is None else [task.retry_note for task in run.tasks]
+    ended_by = EndedBy.SERVICE if run is None else run.row.ended_by
+    if run is not None and run.row.lacks:
+        ended_by = None  # we judged it, and another try may bring more
     return Ended(
         live=live,
         attempt=1 if run is None else run.row.attempt,
         bad=run is None or run.row.status != RunStatus.COMPLETED,
         outcome=outcome,
-        retryable=not never_retried(EndedBy.SERVICE if run is None else run.row.ended_by, notes),
+        retryable=not never_retried(ended_by, notes),
         metadata=metadata_of(row, run),
         tries=row["hook_tries"],
     )

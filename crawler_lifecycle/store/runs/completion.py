@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Select, func, select, update
 
-from crawler_lifecycle.domain.coverage import RUNS, Coverage, Expected, judged
+from crawler_lifecycle.domain.coverage import GOOD_AMONG, GOOD_RUNS, RUNS, Brought, Coverage, Expected, judged
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import (
@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.names import (
     WAITING_FOR_START,
     archive_key,
     event_key,
+    verdict_events,
 )
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, Stage, StopIntent, Verdict
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
@@ -77,11 +78,29 @@ def _before(unit: Unit) -> list[Coverage]:
     """Return the coverages of the last completed runs of this crawler and project before this one. Runs without one are
     left out.
     """
-    r = run_history.c
-    same = (r.project == unit.run["project"], r.crawler == unit.run["crawler"], r.status == RunStatus.COMPLETED)
-    query = select(r.fields).where(*same, r.run_id < unit.run_id).order_by(r.run_id.desc()).limit(RUNS)
-    query = query.with_hint(run_history, "FORCE INDEX (ix_run_history_project_crawler_status_run_id)", "mysql")
+    query = _completed_before(unit, run_history.c.fields).limit(RUNS)
     return [one for fields in unit.conn.execute(query).scalars() if (one := Coverage.of(fields)) is not None]
+
+
+def _good(unit: Unit) -> list[Brought]:
+    """Return what the last good runs of this crawler and project before this one brought, if they brought items."""
+    r = run_history.c
+    rows = unit.conn.execute(_completed_before(unit, r.pages, r["items"], r.lacks).limit(GOOD_AMONG))
+    return [Brought(pages or 0, items) for pages, items, lacks in rows if items and lacks is None][:GOOD_RUNS]
+
+
+def _completed_before(unit: Unit, *columns: Any) -> Select[Any]:
+    """Return a query of completed runs of this crawler and project before this one, the newest first."""
+    r = run_history.c
+    query = select(*columns).where(
+        r.project == unit.run["project"],
+        r.crawler == unit.run["crawler"],
+        r.status == RunStatus.COMPLETED,
+        r.run_id < unit.run_id,
+    )
+    return query.order_by(r.run_id.desc()).with_hint(
+        run_history, "FORCE INDEX (ix_run_history_project_crawler_status_run_id)", "mysql"
+    )
 
 
 class CompletionStore(RunPart):
@@ -95,8 +114,9 @@ class CompletionStore(RunPart):
     ) -> RunRow:
         """Record the verdict of ``judge``: the terminal status, its transition and the event ``run.ended``.
 
-        This is one transaction. Unless the run was stopped, its fields are also compared with ``expected``. If a stop
-        is recorded, the event ``run.stopped`` is appended, too, even if no workflow has acted on the stop.
+        This is one transaction. Unless the run was stopped, what it brought is also compared with ``expected``. A run
+        that needs attention has further events (``verdict_events``). If a stop is recorded, the event ``run.stopped``
+        is appended, too, even if no workflow has acted on the stop.
 
         Raises ``NotInThisState`` while tasks are alive. Raises ``RowUnreadable`` when a row of a task is missing, or
         when a manual edit set the terminal status. A second call returns the row, without a call of ``judge``.
@@ -112,8 +132,9 @@ class CompletionStore(RunPart):
                 raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
             _check_complete(unit, counts)
             verdict = _with_the_wait(judge(ended_groups(unit.conn, unit.run_id), unit.stop), unit)
-            if expected.parts and unit.stop is None:
-                verdict = judged(verdict, coverage, _before(unit), expected)
+            sums = count_sums(unit)
+            if verdict.status is RunStatus.COMPLETED:
+                verdict = _compared(verdict, unit, sums, coverage, _NOTHING if unit.stop else expected)
             t = task_history.c
             last_end = unit.conn.execute(current_tasks(unit.run_id, func.max(t.ended_at))).scalar_one()
             unit.move_run(
@@ -124,13 +145,14 @@ class CompletionStore(RunPart):
                 outcome=verdict.outcome,
                 ended_by=verdict.ended_by,
                 cause=verdict.cause,
+                lacks=verdict.lacks,
                 # The run ended with its last task, even if this was found later. The time must not be in the future.
                 ended_at=min(last_end, unit.now) if last_end else unit.now,
                 stage=Stage.COMPLETION.value,
                 waiting_for=None,
                 next_look_at=None,
                 fields=None if coverage is None else asdict(coverage),
-                **count_sums(unit),
+                **sums,
             )
             forget_staged(unit)
             if self._pools.counted:
@@ -140,9 +162,21 @@ class CompletionStore(RunPart):
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
                 stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", *OF_END)
                 unit.append_event(EVENT_RUN_STOPPED, key, stopped)
-            key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
-            unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
+            body = _ended_body(unit, counts, verdict.attention)
+            for type in reversed(verdict_events(verdict.attention)):
+                once = event_key(unit.ref, unit.attempt, type) if type == EVENT_RUN_ENDED else None
+                unit.append_event(type, once, body)
             return run_row(unit.run)
+
+
+def _compared(
+    verdict: Verdict, unit: Unit, sums: Mapping[str, int | None], coverage: Coverage | None, expected: Expected
+) -> Verdict:
+    """Return the verdict of a completed run after the comparison with what is expected."""
+    brought = Brought(sums["pages"] or 0, sums["items"] or 0, sums["errors"] or 0, coverage)
+    before = _before(unit) if expected.parts else []
+    good = _good(unit) if expected.numbers or not brought.items else []
+    return judged(verdict, brought, expected, before, good)
 
 
 def _check_judged(unit: Unit) -> None:
@@ -186,11 +220,12 @@ def _tasks_made(unit: Unit) -> int:
     return (began if isinstance(began, int) else 0) + int(added or 0)
 
 
-def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
+def _ended_body(unit: Unit, counts: TaskCounts, attention: str | None) -> dict[str, object]:
     """Return the body of the event ``run.ended``: the facts that data pipelines need."""
     names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status")
     return {
         **facts(unit.run, *names, *OF_END),
+        "attention": attention,
         "tasks": counts.positive(),
         **facts(unit.run, "pages", "items", "errors", "started_at", "ended_at"),
         "supporting_files": archive_key(unit.ref, unit.attempt),

@@ -341,7 +341,8 @@ def _next_attempt(
         "last_progress_at": unit.now if run["last_progress_at"] else None,
     }
     if before.terminal:
-        values |= {**NO_STOP, **dict.fromkeys(("stop_acted_at", "outcome", "ended_by", "cause", "fields", "ended_at"))}
+        fresh = ("stop_acted_at", "outcome", "ended_by", "cause", "lacks", "fields", "ended_at")
+        values |= {**NO_STOP, **dict.fromkeys(fresh)}
         values["claim_rerun"] = request.rerun
     elif repair:
         # The lost workflow's work continues. Tasks that ended under it must not be queued again.

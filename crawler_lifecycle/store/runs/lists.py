@@ -5,8 +5,9 @@ column is the id, so a page reads about as many index entries as it has rows. Fo
 
 - Several statuses: each has its own subquery for one page. One subquery for two statuses would not get the ids in order
   from the index, so the database would sort all runs that ever completed.
-- Attention: a run needs attention when it failed, or completed with too few fields, and no later run of the same work
-  or schedule completed. This takes two index lookups for each such run. Failed and completed runs have a subquery each.
+- Attention: a run needs attention when it failed, or completed and brought too little, and no later run of the same
+  work or schedule was good. This takes two index lookups for each such run. Failed and completed runs have a subquery
+  each.
 - A range of time also becomes a range of ids, because ids grow with time. The clocks of hosts may differ, so the range
   of ids is ``CLOCK_SLACK`` wider on both sides, and the time is compared as well.
 - Some indexes begin with the filtered column and have another order than the id. MySQL might use such an index and then
@@ -38,7 +39,7 @@ from sqlalchemy import (
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
@@ -99,8 +100,8 @@ class RunFilters:
     waits: str | None = None
     """Only live runs that wait for this (``domain.waiting.Wait``)."""
     attention: bool = False
-    """True for only runs that need attention. Such a run failed and was not ended by a person, or it completed and its
-    items lack expected fields. No later run of the same work or schedule completed."""
+    """True for only runs that need attention. Such a run failed and was not ended by a person, or it completed and
+    brought less than is expected. No later run of the same work or schedule was good."""
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
@@ -211,15 +212,20 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
 
     def followed(column: str) -> ColumnElement[bool]:
         same = later.c[column] == r[column]
-        good = and_(same, later.c.status == RunStatus.COMPLETED, later.c.run_id > r.run_id)
+        good = and_(same, later.c.status == RunStatus.COMPLETED, later.c.lacks.is_(None), later.c.run_id > r.run_id)
         return exists(select(later.c.run_id).where(good).correlate(run_history))
 
     theirs = or_(r.ended_by.is_(None), r.ended_by != EndedBy.PERSON)
     left = (r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule"))
     kinds = {
         RunStatus.FAILED.value: [r.status == RunStatus.FAILED, theirs, *left],
-        # Its items lack fields. This condition comes first, because it finds few runs.
-        RunStatus.COMPLETED.value: [r.ended_by == EndedBy.SERVICE, r.status != RunStatus.FAILED, *left],
+        # The first condition finds few runs.
+        RunStatus.COMPLETED.value: [
+            r.ended_by == EndedBy.SERVICE,
+            r.lacks.in_(UNMET_OUTCOMES),
+            r.status != RunStatus.FAILED,
+            *left,
+        ],
     }
     return [kind for status, kind in kinds.items() if not statuses or status in statuses]
 

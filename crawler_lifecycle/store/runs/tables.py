@@ -95,6 +95,8 @@ run_history = new_table(
     Column("deletion", Json),
     # Who ended it (domain/ended_by.py); null: it lives, or a build before migration 0006 ended it.
     Column("ended_by", String(20)),
+    # What it lacks of what is expected (domain/run.py, Verdict).
+    Column("lacks", String(20)),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
     # Lists are read newest first, so every index for a filter has the id as its last column.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.domain.coverage import Expected
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -283,6 +284,16 @@ def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(
     managed.commit(hooked=[Hooked(end.live.item_id, end.attempt, end.bad)])
     assert managers.facts(managed.fence, 10).live == 1
     managed.check_counters()
+
+
+def test_a_job_whose_run_brought_too_little_may_be_tried_again(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    [fence] = managed.executing([1], 1, exhausted=True)
+    world.see_ends(fence)
+    row = world.end(fence, Expected(numbers={"items": {"min": 100}}, fail=True))
+    assert (row.status, row.ended_by) == ("FAILED", "service")
+    [end] = managers.facts(managed.fence, 10).ended
+    assert (end.bad, end.outcome, end.retryable) == (True, "unmet", True)
 
 
 def test_a_job_whose_run_cannot_be_begun_ends_badly(managed: Managed) -> None:

@@ -18,7 +18,13 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, EVENT_RUN_ENDED, event_key
+from crawler_lifecycle.domain.names import (
+    EVENT_CORRECTION_MADE,
+    EVENT_RUN_ATTENTION,
+    EVENT_RUN_CHANGED,
+    EVENT_RUN_ENDED,
+    event_key,
+)
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays, pruned_through
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.schedules.definition import TargetKind
@@ -34,7 +40,7 @@ from tests.contracts.store.world import Clock, World, good_end, seen
 from tests.support.examples import examples
 
 #: What tells of a change, and goes.
-NEWS = (EVENT_RUN_CHANGED, EVENT_CORRECTION_MADE)
+NEWS = (EVENT_RUN_CHANGED, EVENT_RUN_ATTENTION, EVENT_CORRECTION_MADE)
 DAY = 86_400.0
 AGE = timedelta(days=90)
 RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64, None)
@@ -486,7 +492,7 @@ def _check_prune(store: Store, pruner: Pruner, world: World) -> None:
     assert left.items() <= events.items()
     for seq in events.keys() - left.keys():
         event, run = events[seq], rows[events[seq].run_id]
-        assert event.type == EVENT_RUN_CHANGED
+        assert event.type in NEWS
         assert run.status.terminal
         assert run.ended_at is not None
         assert max(run.ended_at, event.created_at) < before

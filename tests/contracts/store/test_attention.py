@@ -1,0 +1,158 @@
+"""Runs that brought less than is expected: the verdict, the events and the list of what needs attention agree."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.coverage import GOOD_RUNS, Coverage, Expected
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.names import EVENT_RUN_ATTENTION, EVENT_RUN_DROPPED, EVENT_RUN_EMPTY, EVENT_RUN_ENDED
+from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus, verdict
+from crawler_lifecycle.domain.task import Counters, Phase
+from crawler_lifecycle.ports.runs import RunRow
+from tests.contracts.store.world import World, bad_end, good_end, seen
+
+WATCHED = Expected(watched=True)
+HALF = Expected(numbers={"items": {"drop": 0.5}}, watched=True)
+ENDS = (EVENT_RUN_ENDED, EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED)
+
+
+def crawl(
+    world: World, expected: Expected, items: int | None, *, errors: int = 0, pages: int = 27, failed: bool = False,
+    share: float | None = None, stop: bool = False, **fields: Any,
+) -> RunRow:  # fmt: skip
+    """A whole run with these counters."""
+    count = world.store.events.last_event_seq()
+    fence = world.executing(f"r{count}", **fields)
+    if stop:
+        world.store.stops.record_stop(fence.run_id, world.stop(), f"s{count}")
+    at = world.clock.forward(60)
+    told = Coverage(items, {"price": share}) if share is not None and items else None
+    end = bad_end(at) if failed else good_end(at)
+    counters = Counters(pages, items, errors, 1000)
+    [task] = world.store.looks.found_state(fence).tasks
+    world.look(fence, [seen(task, Phase.ENDED, at, uid=task.uid, counters=counters, end=end, fields=told)])
+    return world.store.completion.end_run(fence, lambda groups, intent: verdict(groups, intent), expected)
+
+
+def told(world: World, row: RunRow) -> dict[str, dict[str, object]]:
+    """The events about the verdict of a run: each type once."""
+    events = [one for one in world.store.events.events_after(0, 10_000, run_id=row.run_id) if one.type in ENDS]
+    found = {one.type: dict(one.body) for one in events}
+    assert len(found) == len(events)
+    return found
+
+
+def needed(world: World, **wanted: Any) -> list[int]:
+    return [row.run_id for row in world.store.runs.list_runs(attention=True, limit=200, **wanted)]
+
+
+def test_a_spider_whose_layout_changed_needs_attention_until_it_brings_items_again(world: World) -> None:
+    crawl(world, WATCHED, 100)
+    poor = crawl(world, Expected(numbers={"items": {"min": 500}}), 300)
+    assert (poor.status, poor.outcome, poor.lacks) == (RunStatus.COMPLETED, "unmet", "unmet")
+    empty = crawl(world, WATCHED, 0, errors=24)
+    assert (empty.status, empty.outcome, empty.ended_by) == (RunStatus.COMPLETED, "empty", EndedBy.SERVICE)
+    assert empty.cause == "items: 0, the usual number is 100 (median of 1 good runs), expected at least 1"
+    assert needed(world) == [empty.run_id, poor.run_id], "it clears no alarm of a lesser break"
+    events = told(world, empty)
+    assert list(events) == [EVENT_RUN_ENDED, EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY]
+    assert len({tuple(body.items()) for body in map(_flat, events.values())}) == 1
+    assert events[EVENT_RUN_EMPTY]["attention"] == "empty"
+    assert list(told(world, poor)) == [EVENT_RUN_ENDED, EVENT_RUN_ATTENTION]
+    good = crawl(world, WATCHED, 1)
+    assert (good.outcome, good.lacks, told(world, good)[EVENT_RUN_ENDED]["attention"]) == ("finished", None, None)
+    assert needed(world) == []
+
+
+def _flat(body: dict[str, object]) -> dict[str, object]:
+    return {name: str(value) for name, value in body.items()}
+
+
+def test_an_empty_run_of_which_nothing_is_expected_resolves_nothing(world: World) -> None:
+    """A command, of which only a run without items tells that it has none."""
+    crawl(world, Expected(), 100)
+    failed = crawl(world, Expected(), 0, failed=True)
+    empty = crawl(world, Expected(), 0)
+    stopped = crawl(world, WATCHED, 0, stop=True)
+    assert (empty.outcome, empty.lacks, list(told(world, empty))) == ("finished", "items", [EVENT_RUN_ENDED])
+    assert (stopped.outcome, stopped.lacks) == ("finished", "items"), "it had finished before it was stopped"
+    assert needed(world) == [failed.run_id]
+    crawl(world, Expected(), 3)
+    assert needed(world) == []
+
+
+def test_a_crawler_that_never_brings_items_resolves_its_failures(world: World) -> None:
+    for items in (None, 0):
+        failed = crawl(world, WATCHED, items, failed=True)
+        assert needed(world) == [failed.run_id]
+        done = crawl(world, WATCHED, items, errors=3)
+        assert (done.outcome, done.lacks, needed(world)) == ("finished", None, [])
+
+
+def test_requests_that_are_all_refused_are_no_success(world: World) -> None:
+    row = crawl(world, WATCHED, 0, errors=2, pages=0)
+    assert (row.outcome, row.cause) == ("empty", "no page and no item, but 2 errors")
+    assert needed(world) == [row.run_id]
+
+
+def test_a_drop_is_measured_at_the_good_runs_of_its_crawler_and_project(world: World) -> None:
+    for items in (150, 100, 110, 90, 105, 95):
+        crawl(world, HALF, items)
+    for _ in range(GOOD_RUNS + 2):  # however many follow, they are not what is usual
+        dropped = crawl(world, HALF, 49)
+        assert (dropped.outcome, list(told(world, dropped))[-1]) == ("dropped", EVENT_RUN_DROPPED)
+    assert dropped.cause == "items: 49, the usual number is 100 (median of 5 good runs), expected at least 50"
+    assert crawl(world, HALF, 49, crawler="other").lacks is None
+    assert crawl(world, HALF, 49, project="b").lacks is None
+    assert crawl(world, HALF, 50).lacks is None
+
+
+def test_a_run_that_brought_too_little_may_fail(world: World) -> None:
+    strict = Expected(fail=True, watched=True)
+    crawl(world, strict, 100)
+    row = crawl(world, strict, 0)
+    assert (row.status, row.outcome, row.ended_by, row.lacks) == (RunStatus.FAILED, "empty", EndedBy.SERVICE, "empty")
+    [moved] = [one for one in world.store.runs.transitions(row.run_id) if one.to_status == "FAILED"]
+    assert (moved.evidence["outcome"], moved.evidence["cause"]) == ("empty", row.cause)
+    assert needed(world) == needed(world, status=["FAILED"]) == [row.run_id]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_surface_says_the_same_of_random_histories(world: World, seed: int) -> None:
+    chosen = random.Random(seed)
+    brought: dict[int, bool] = {}
+    wanted: list[int] = []
+    for _ in range(25):
+        expected = Expected(
+            {"price": 0.9} if chosen.random() < 0.3 else {},
+            chosen.random() < 0.2,
+            {"items": {"drop": 0.5}} if chosen.random() < 0.3 else {},
+            chosen.random() < 0.7,
+        )
+        items = chosen.choice([0, 0, None, 3, 50, 100, 120])
+        row = crawl(
+            world, expected, items, errors=chosen.choice([0, 24]), pages=chosen.choice([0, 27]),
+            failed=chosen.random() < 0.2, share=chosen.choice([None, 0.1, 1.0]), stop=chosen.random() < 0.1,
+        )  # fmt: skip
+        events = told(world, row)
+        reason = events[EVENT_RUN_ENDED]["attention"]
+        needs = row.ended_by != EndedBy.PERSON and (row.status == RunStatus.FAILED or row.lacks in UNMET_OUTCOMES)
+        assert (reason is not None) == needs == (EVENT_RUN_ATTENTION in events)
+        assert {type.partition(".")[2] for type in events} - {"ended", "attention"} == {reason} & {"empty", "dropped"}
+        for body in events.values():
+            assert (body["status"], body["outcome"], body["cause"]) == (row.status, row.outcome, row.cause)
+        if row.lacks in UNMET_OUTCOMES:
+            assert (row.outcome, row.ended_by) == (row.lacks, EndedBy.SERVICE)
+        good = row.status == RunStatus.COMPLETED and row.lacks is None
+        if good:
+            assert items or not any(brought.values()), "an empty run resolves nothing"
+            wanted.clear()
+        brought[row.run_id] = good and bool(items)
+        wanted[:0] = [row.run_id] if needs else []
+        assert needed(world) == wanted
+        found = world.store.runs.get_run(row.run_id)
+        assert found == row
