@@ -40,7 +40,8 @@ RESTING = size(1000, 5, "SCHEDULES_RESTING")
 #: Seconds between two questions whether all runs are on record: each takes as much as some due times.
 ASK_S = 5.0
 #: Seconds that making one may take, and in which the worker compares each schedule once.
-MAKING_S, ALONE_S, ROUND_S = 0.1, 60.0, TURN_S * (RESTING // PAGE + 1)
+MAKING_S, ALONE_S = 0.1, size(60.0, 3.0)
+ROUND_S = size(TURN_S * (RESTING // PAGE + 1), 5.0)
 
 
 async def main() -> None:
@@ -137,7 +138,7 @@ async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[
 async def _rest(stack: ExitStack, store: Store, keeper: ScheduleKeeper, address: str, folder: Path) -> None:
     """What a worker of the role audit needs for schedules that are due once a year."""
     audit = _audit(stack, address, folder)
-    await asyncio.sleep(60)  # its start is no rest
+    await asyncio.sleep(size(60.0, 5.0))  # its start is no rest
     alone = await _used(audit, ALONE_S)
     day = datetime.now(UTC) - timedelta(days=2)
     cron = f"0 2 {min(day.day, 28)} {day.month} *"
