@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import zipfile
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,13 @@ from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.items import feeds, read_items
 from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run_data import AskedFiles, Items
 from crawler_lifecycle.domain.task import Counters, Phase, TaskState
 from crawler_lifecycle.domain.tries import counting
 from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.runner.item_files import feeds
+from crawler_lifecycle.runner.item_reader import Skipped, read_items
 from tests.contracts.store import world as stories
 from tests.contracts.store.world import bad_end, good_end, seen
 from tests.gateway.gateway_world import World
@@ -171,9 +171,12 @@ class Crawl(FileQuestions):
             csv = client.get(f"/v1/runs/{run}/items/feed", params={"format": "csv"}).text
             assert sorted(map(int, csv.split()[1:])) == found
         # As crawlctl reads them.
-        names = feeds(file["name"] for file in listed["files"])
-        pieces = ((name, client.get(f"/v1/runs/{run}/file", params={"name": name}).content) for name in names)
-        read = [item["n"] for name, data in pieces for item in read_items(name, [data], Counter())]
+
+        def data(name: str) -> bytes:
+            return client.get(f"/v1/runs/{run}/file", params={"name": name}).content
+
+        chosen = feeds((file["name"] for file in listed["files"]), data)
+        read = [item["n"] for one in chosen for item in read_items(one, [data(one.name)], Skipped())]
         assert sorted(read) == found
         asked = AskedFiles(lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments))))
         if whole and found:  # as a function of a graph reads them
