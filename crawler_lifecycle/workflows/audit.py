@@ -31,7 +31,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, FindingKind, Unknown, most_urgent
 
 from .calls import MustLeave, WithoutSignals, call, may_leave, reason
-from .requests import read_carried, read_input
+from .requests import read_carried, workflow_input
 
 _K = FindingKind
 _LOST = (_K.NO_WORKFLOW, _K.NOT_STARTED)
@@ -113,7 +113,7 @@ class CrawlAuditWorkflow(WithoutSignals):
         if self._refused is not None:
             raise self._refused
         s, now = self._s, workflow.now()
-        order = read_input(AuditOrder, AuditOrder() if order is None else order)
+        order = workflow_input(AuditOrder, AuditOrder() if order is None else order)
         s.report = s.report or AuditReport(workflow.info().first_execution_run_id, now, now, order.repair)
         try:
             return await self._audit(order, s.report)

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run_ref import RunRef
 
 from .calls import MustLeave, WithoutSignals, call, never, pause
-from .requests import read_input
+from .requests import workflow_input
 
 #: Seconds after which an export notices that its workflow is gone. An export sends a heartbeat every half minute.
 STRAY_S = 60.0
@@ -32,7 +32,7 @@ class RunDeletionWorkflow(WithoutSignals):
     @workflow.run
     async def run(self, run: Any = None, *surplus: Any) -> None:
         """Delete the data. After continue-as-new, all steps begin again."""
-        ref: RunRef = read_input(RunRef, run)
+        ref: RunRef = workflow_input(RunRef, run)
         check_number("run_id", ref.run_id, LIMITS["run_id"])
         try:
             await call(DeletionActivities.delete_run_texts, ref)

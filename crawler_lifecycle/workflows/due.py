@@ -13,7 +13,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.ports.schedules import DueOrder
 
 from .calls import MustLeave, WithoutSignals, call
-from .requests import invalid, read_input
+from .requests import invalid, workflow_input
 
 #: The search attribute with the time for which Temporal fired, in whole seconds and without jitter.
 _FIRED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
@@ -32,7 +32,7 @@ class CrawlDueWorkflow(WithoutSignals):
 
         ``order`` is a ``DueOrder``; the workflow fails for any other input. Further arguments are ignored.
         """
-        order = read_input(DueOrder, order)
+        order = workflow_input(DueOrder, order)
         due_at = (order.due_at or _fired_for()).astimezone(UTC).replace(microsecond=0)
         order = DueOrder(order.name, due_at, order.revision)
         try:

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.runs import Fence
 
 from .calls import MustLeave, WithoutSignals, call, reason
-from .requests import read_input
+from .requests import workflow_input
 from .state import RUN_ID, RUN_UID
 
 
@@ -63,7 +63,7 @@ class RunExportWorkflow(WithoutSignals):
         ``order`` is an ``ExportOrder``; the workflow fails for any other input. Further arguments are ignored. After
         continue-as-new, the unfinished delivery begins again.
         """
-        order = read_input(ExportOrder, order)
+        order = workflow_input(ExportOrder, order)
         fence = order.fence
         workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)])
         acts = CompletionActivities

@@ -47,7 +47,7 @@ from crawler_lifecycle.ports.runs import Fence, Owner
 
 from .calls import Interrupted, MustLeave, call, look_away, may_leave, pause
 from .deploying import Deploying
-from .requests import read_carried, read_input, read_update, refused
+from .requests import read_carried, read_update, refused, workflow_input
 from .state import RunState
 from .steps import (
     ask_to_end,
@@ -94,7 +94,7 @@ class CrawlerLifecycleWorkflow:
         """
         if self._refused is not None:
             raise self._refused
-        life = asyncio.create_task(self._live(read_input(RunRequest, request)))
+        life = asyncio.create_task(self._live(workflow_input(RunRequest, request)))
         self._clock = asyncio.create_task(self._keep_time())
         cancelled = f"cancel/{workflow.info().run_id}"
         result = await heeding(life, lambda intent: self._s.inbox.want_stop(intent, cancelled))

@@ -44,12 +44,17 @@ ERRORS_MAX = 20
 _OURS = ("order", "only this service itself starts this workflow")
 
 
+def workflow_input(kind: type[A], value: object) -> A:
+    """Read the input of the present workflow, which must be no execution of a cron chain. Raises as ``read_input``."""
+    _refuse_cron(value)
+    return read_input(kind, value)
+
+
 def read_input(kind: type[A], value: object) -> A:
     """Read the input of a workflow.
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
-    _refuse_cron(value)
     if isinstance(value, Undecoded):
         raise undecoded(_WORDS.get(kind, _OURS)[0], value)
     return value if isinstance(value, kind) else read_update(kind, value)

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.ports.webhooks import WebhookOrder
 
 from .calls import Interrupted, MustLeave, call, history_full, pause, reason
-from .requests import read_input
+from .requests import workflow_input
 
 #: Seconds until a paused webhook, or one after a permanent error, is checked again. If it was changed during an outage
 #: of Temporal, no signal woke this workflow.
@@ -44,7 +44,7 @@ class CrawlWebhookWorkflow:
 
         Further arguments are ignored.
         """
-        order = read_input(WebhookOrder, order)
+        order = workflow_input(WebhookOrder, order)
         with suppress(MustLeave):
             while not history_full():
                 if await self._turn(order):

@@ -342,7 +342,8 @@ def test_every_example_of_the_docs_is_read(tmp_path: Path, block: str) -> None:
     if block.startswith("  "):
         block = "- name: shops\n" + block
     if re.search("^- ", block, re.MULTILINE) and not re.search("^[a-z]", block, re.MULTILINE):
-        whole = block if "project:" in block or "command:" in block else block + "  project: crawlers\n"
+        what = "kind: command\n  command: [crawl]" if "ends:" in block else "project: crawlers"
+        whole = block if "project:" in block or "command:" in block else f"{block}  {what}\n"
         assert load(_write(tmp_path / "crawlers.yaml", whole))
     else:
         for document in yaml.safe_load_all(block):

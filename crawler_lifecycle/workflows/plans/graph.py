@@ -66,7 +66,7 @@ from crawler_lifecycle.workflows.calls import (
     reason,
 )
 from crawler_lifecycle.workflows.policies import config
-from crawler_lifecycle.workflows.requests import invalid, read_input, read_update, refused
+from crawler_lifecycle.workflows.requests import invalid, read_update, refused, workflow_input
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
@@ -219,7 +219,7 @@ class GraphBatchWorkflow(WithoutSignals):
 
         The workflow fails only for an invalid input.
         """
-        order = read_input(BatchOrder, order)
+        order = workflow_input(BatchOrder, order)
         if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
             raise invalid("input: give an order, the id of the graph's workflow, and a pool of workers or nothing")
         handle = call_batch(order, pool, LONG_S)
@@ -254,7 +254,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         The workflow fails only for an invalid order, or for a graph that it may not own. Starters send only ``order``,
         a ``GraphOrder``.
         """
-        order = read_input(GraphOrder, order)
+        order = workflow_input(GraphOrder, order)
         beside = (self._alarm.keep(never), self._keep_beginning(), self._keep_stopping())
         result = await self._keep(self._live(self._steps(order)), *beside)
         if result is None:

@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisSta
 from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.workflows.calls import Interrupted, NotTaken, call, may_leave, never, pause, reason
-from crawler_lifecycle.workflows.requests import read_input, read_update, refused
+from crawler_lifecycle.workflows.requests import read_update, refused, workflow_input
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
@@ -71,7 +71,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         The workflow fails only for an invalid order, or for a manager that it may not own. Starters send only
         ``order``, a ``ManagerOrder``.
         """
-        order = read_input(ManagerOrder, order)
+        order = workflow_input(ManagerOrder, order)
         beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
         result = await self._keep(self._live(self._steps(order)), *beside)
         if result is None:

@@ -257,6 +257,7 @@ def test_the_evidence_leaves_out_what_was_not_seen_and_cuts_what_is_long(world: 
         "finished_at": "2026-03-01T12:00:00.123456Z",
         "runner": True,
         "by_itself": False,
+        "told": False,
     }
     assert "counters" not in evidence
     assert "node" not in evidence

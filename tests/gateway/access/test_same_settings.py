@@ -107,6 +107,7 @@ def test_a_fingerprint_shows_a_difference_and_no_value() -> None:
             quotas={"project:a": {"live_tasks": 7}},
             limits={"graphs": 3},
             retries={"max": 2},
+            ends={"like": "wget"},
             cluster={"kind": "kubernetes", "slots": 9},
             gateway=GatewaySettings(login_key=SecretStr(KEY)),
         ),
