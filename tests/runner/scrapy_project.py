@@ -281,6 +281,11 @@ class ScrapyBench(RunnerBench):
     def crawl(self, name: str, args: dict[str, str] | None = None, **more: str) -> int:
         return self.finish(self.start_spider(name, args, **more))
 
+    def next_attempt(self) -> None:
+        """Give the next start a folder for files of its own, as each attempt of a run has."""
+        self.files = self.files.with_name(f"{self.files.name}-next")
+        self.files.mkdir()
+
     def pages_so_far(self) -> Any:
         return self.stats().get("pages", 0) if self.stats_file.exists() else 0
 

@@ -118,11 +118,13 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
     wait_until(lambda: len(bench.paths) > 2)
     assert stop(process) == 11
     bench.site.answer(len(bench.paths))
+    bench.next_attempt()
     process = bench.start_spider("slow", {"n": "30"}, CRAWL_RESUME="1")
     wait_until(lambda: bench.listens(process))
     assert stop(process) == 11  # stopped again before it began, or hardly had: nothing is lost by that
     assert bench.summary()["resumable"] is True
     quick = json.dumps({"DOWNLOAD_DELAY": 0})
+    bench.next_attempt()
     assert bench.crawl("slow", {"n": "30"}, CRAWL_RESUME="1", CRAWL_SETTINGS=quick) == 0
     assert bench.summary()["finish_reason"] == "finished"
     assert sorted(bench.paths) == sorted(f"/{n}" for n in range(30))
