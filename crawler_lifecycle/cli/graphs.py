@@ -355,11 +355,16 @@ def wait(
     graph: Key,
     /,
     *,
-    goal: Annotated[Literal["completed", "ended"], Parameter(name="--for", help="what to wait for")] = "completed",
+    goal: Annotated[Literal["completed", "ended"], Parameter(name="--for")] = "completed",
 ) -> int:
     """Wait for the end of a graph, at most for --timeout (exit code 7).
 
     With --for completed the exit code says how it ended: 0 completed, 5 discarded, 6 cancelled.
+
+    Parameters
+    ----------
+    goal
+        what to wait for
     """
     with current().gateway() as gateway:
         return GRAPH.await_end(gateway, graph, goal)

@@ -186,12 +186,15 @@ def cap(manager: ManagerId, most: int, /) -> int:
     return MANAGER.each((manager,), "cap", {"cap": most})
 
 
-def wait(
-    manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
-) -> int:
+def wait(manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed") -> int:
     """Wait for the end of a manager, at most for --timeout (exit code 7).
 
     With --for completed the exit code says how it ended: 0 completed, 5 failed, 6 stopped.
+
+    Parameters
+    ----------
+    goal
+        what to wait for
     """
     with current().gateway() as gateway:
         return MANAGER.await_end(gateway, manager, goal)

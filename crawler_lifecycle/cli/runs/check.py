@@ -7,9 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
@@ -82,7 +80,7 @@ def check(
     *,
     arg: Arguments = None,
     setting: Settings = None,
-    limit_s: Annotated[float, Parameter(help="at most this many seconds for each step, and for a whole crawl")] = 120,
+    limit_s: float = 120,
     project: Project = None,
     by: By = None,
 ) -> int:
@@ -91,6 +89,11 @@ def check(
     It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once more to let it end.
     Each line says ok, FAILED or skipped, and the cure. The exit code is 1 if something failed. Runs that still execute
     at the end are stopped, also after Ctrl-C.
+
+    Parameters
+    ----------
+    limit_s
+        at most this many seconds for each step, and for a whole crawl
     """
     if not 1 <= limit_s <= 86400:
         raise WrongUsage(f"--limit-s {limit_s:g} is not allowed", "give 1 to 86400 seconds")

@@ -7,9 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from cyclopts import Parameter
+from typing import Any, Literal
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_rows
@@ -35,16 +33,36 @@ def items(
     /,
     *,
     task: TaskId = None,
-    field: Annotated[str | None, Parameter(help="only items with a value in this field")] = None,
-    contains: Annotated[str | None, Parameter(help="only items with this text, in --field or in any field")] = None,
-    fields: Annotated[str | None, Parameter(help="only these fields of each item, separated by commas")] = None,
-    offset: Annotated[int, Parameter(help="skip this many items")] = 0,
-    limit: Annotated[int | None, Parameter(help="at most this many; default: 100 on the terminal, else all")] = None,
-    format: Annotated[Format | None, Parameter(help="write all items in this format")] = None,
-    write: Annotated[Path | None, Parameter(help="write all items into this new file; format by its name")] = None,
-    stats: Annotated[bool, Parameter(help="show how many items have each field, and its values")] = False,
+    field: str | None = None,
+    contains: str | None = None,
+    fields: str | None = None,
+    offset: int = 0,
+    limit: int | None = None,
+    format: Format | None = None,
+    write: Path | None = None,
+    stats: bool = False,
 ) -> int:
-    """Show the items that a run found, or write them into a file. The run may still be running."""
+    """Show the items that a run found, or write them into a file. The run may still be running.
+
+    Parameters
+    ----------
+    field
+        only items with a value in this field
+    contains
+        only items with this text, in --field or in any field
+    fields
+        only these fields of each item, separated by commas
+    offset
+        skip this many items
+    limit
+        at most this many; default: 100 on the terminal, else all
+    format
+        write all items in this format
+    write
+        write all items into this new file; format by its name
+    stats
+        show how many items have each field, and its values
+    """
     if (limit is not None and limit < 1) or offset < 0:
         what = f"--limit {limit}" if offset >= 0 else f"--offset {offset}"
         raise WrongUsage(f"{what} is not allowed", "give a larger number, or leave it out")

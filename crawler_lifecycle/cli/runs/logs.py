@@ -24,12 +24,24 @@ def logs(
     run: RunId,
     /,
     *,
-    task: Annotated[int | None, Parameter(help="task id; default: the main task")] = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="follow until the task ends")] = False,
-    tail: Annotated[int | None, Parameter(help="show only this many of the newest lines")] = None,
-    at_error: Annotated[bool, Parameter(help="show the lines around the last error")] = False,
+    task: int | None = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
+    tail: int | None = None,
+    at_error: bool = False,
 ) -> int:
-    """Show the log of a task. With -f, follow it until the task ends or --timeout is over (exit code 7)."""
+    """Show the log of a task. With -f, follow it until the task ends or --timeout is over (exit code 7).
+
+    Parameters
+    ----------
+    task
+        task id; default: the main task
+    follow
+        follow until the task ends
+    tail
+        show only this many of the newest lines
+    at_error
+        show the lines around the last error
+    """
     if tail is not None and tail < 1:
         raise WrongUsage(f"--tail {tail} is not allowed", "give 1 or more, or leave it out")
     if at_error and (follow or tail):

@@ -31,31 +31,58 @@ TASKS_MAX, CORRECTIONS_MAX, TASKS_SHOWN = 500, 50, 20
 
 def list_runs(
     *,
-    status: Annotated[
-        list[str] | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")
-    ] = None,
-    stage: Annotated[Stage | None, Parameter(help="only runs in this stage")] = None,
-    crawler: Annotated[str | None, Parameter(help="only runs of this crawler")] = None,
-    trigger: Annotated[str | None, Parameter(help="scheduled, manual or api")] = None,
-    outcome: Annotated[str | None, Parameter(help="finished, cancelled, failed …")] = None,
-    ended_by: Annotated[EndedBy | None, Parameter(help="who ended it")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="only runs with this tag; repeat it for several tags")] = None,
-    pool: Annotated[str | None, Parameter(help="only runs of this pool")] = None,
-    flow: Annotated[str | None, Parameter(help="only runs of this flow")] = None,
-    parent: Annotated[str | None, Parameter(help="only runs that this workflow started")] = None,
-    since: Annotated[str | None, Parameter(help="only runs created since a time, or in the last 24h, 7d …")] = None,
-    until: Annotated[str | None, Parameter(help="only runs created before a time, or more than 24h, 7d … ago")] = None,
-    attention: Annotated[
-        bool,
-        Parameter(help="only runs that failed or brought too little, were not stopped, and had no good one after them"),
-    ] = False,
+    status: list[str] | None = None,
+    stage: Stage | None = None,
+    crawler: str | None = None,
+    trigger: str | None = None,
+    outcome: str | None = None,
+    ended_by: EndedBy | None = None,
+    tag: list[str] | None = None,
+    pool: str | None = None,
+    flow: str | None = None,
+    parent: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    attention: bool = False,
     search: Search = None,
     sort: Sort = None,
     project: Project = None,
     limit: Limit = 50,
-    watch: Annotated[bool, Parameter(name=["--watch", "-w"], help="show changes until Ctrl-C")] = False,
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"])] = False,
 ) -> int:
-    """List runs, newest first."""
+    """List runs, newest first.
+
+    Parameters
+    ----------
+    status
+        INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED
+    stage
+        only runs in this stage
+    crawler
+        only runs of this crawler
+    trigger
+        scheduled, manual or api
+    outcome
+        finished, cancelled, failed …
+    ended_by
+        who ended it
+    tag
+        only runs with this tag; repeat it for several tags
+    pool
+        only runs of this pool
+    flow
+        only runs of this flow
+    parent
+        only runs that this workflow started
+    since
+        only runs created since a time, or in the last 24h, 7d …
+    until
+        only runs created before a time, or more than 24h, 7d … ago
+    attention
+        only runs that failed or brought too little, were not stopped, and had no good one after them
+    watch
+        show changes until Ctrl-C
+    """
     now = output.now()
     filters = {
         "status": [word.upper() for word in status or ()],
@@ -92,8 +119,14 @@ def list_runs(
     return Exit.DONE
 
 
-def get(run: Annotated[int | None, Parameter(help="the run's id; default: list runs")] = None, /) -> int:
-    """Describe a run, or list runs."""
+def get(run: int | None = None, /) -> int:
+    """Describe a run, or list runs.
+
+    Parameters
+    ----------
+    run
+        the run's id; default: list runs
+    """
     return list_runs() if run is None else describe(run)
 
 
@@ -104,14 +137,24 @@ def timeline(run: RunId, /, *, limit: Limit = 500) -> None:
 
 
 def corrections(
-    run: Annotated[int | None, Parameter(help="only corrections of this run")] = None,
+    run: int | None = None,
     /,
     *,
-    since: Annotated[str | None, Parameter(help="only those found in the last 24h, 7d …, or since a time")] = None,
-    kind: Annotated[KIND | None, Parameter(help="only corrections of this kind")] = None,
+    since: str | None = None,
+    kind: KIND | None = None,
     limit: Limit = 200,
 ) -> None:
-    """List corrections: recorded statuses that were untrue, and for how long. A late record is not a correction."""
+    """List corrections: recorded statuses that were untrue, and for how long. A late record is not a correction.
+
+    Parameters
+    ----------
+    run
+        only corrections of this run
+    since
+        only those found in the last 24h, 7d …, or since a time
+    kind
+        only corrections of this kind
+    """
     if run is not None and since is not None:
         cure = f"crawlctl corrections {run}, or crawlctl corrections --since {since}"
         raise WrongUsage("--since cannot be used with a run", cure)
@@ -154,8 +197,14 @@ def pools() -> None:
     show_list("/v1/pools", POOL.columns, key=POOL.key, empty="no pools")
 
 
-def quotas(*, pool: Annotated[str | None, Parameter(help="pool of the start; default: default")] = None) -> None:
-    """List the quotas that hold for your next start: what is used, and when one is free."""
+def quotas(*, pool: str | None = None) -> None:
+    """List the quotas that hold for your next start: what is used, and when one is free.
+
+    Parameters
+    ----------
+    pool
+        pool of the start; default: default
+    """
     show_list("/v1/quotas", tables.QUOTAS, key="name", empty="no quota holds for you", pool=pool)
 
 
@@ -165,8 +214,14 @@ def crawlers() -> None:
     show_list("/v1/crawlers", tables.CRAWLERS, key="name", empty=empty)
 
 
-def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> None:
-    """Show one crawler of the catalogue."""
+def describe_crawler(name: str, /) -> None:
+    """Show one crawler of the catalogue.
+
+    Parameters
+    ----------
+    name
+        the crawler's name
+    """
     with current().gateway() as gateway:
         found = gateway.crawler(name)
     lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "") and key != "args"]
@@ -184,11 +239,17 @@ def stop(
     *runs: RunIds,
     reason: Reason = None,
     force: Force = False,
-    request_id: Annotated[str | None, Parameter(help="the same id is only recorded once")] = None,
+    request_id: str | None = None,
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """Ask runs to end gracefully. A run that has already ended does not change."""
+    """Ask runs to end gracefully. A run that has already ended does not change.
+
+    Parameters
+    ----------
+    request_id
+        the same id is only recorded once
+    """
     body = {"force": force, "reason": reason, "request_id": request_id or str(uuid.uuid4())}
     body |= {"requested_by": by or user()}
     return RUN.each((run, *runs), "stop", body, wait=wait, then="wait {} --for ended")
@@ -206,12 +267,20 @@ def resume(
     run: RunId,
     /,
     *,
-    rerun: Annotated[bool, Parameter(help="run a COMPLETED run again")] = False,
+    rerun: bool = False,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(help="wait, and show a live view")] = False,
+    watch: bool = False,
 ) -> int:
-    """Continue a run that has ended, as its next attempt. Only tasks that did not succeed are executed again."""
+    """Continue a run that has ended, as its next attempt. Only tasks that did not succeed are executed again.
+
+    Parameters
+    ----------
+    rerun
+        run a COMPLETED run again
+    watch
+        wait, and show a live view
+    """
     with current().gateway() as gateway:
         answer = gateway.resume(run, rerun=rerun, requested_by=by or user())
         if watch:
@@ -242,13 +311,16 @@ def look(run: RunId, /) -> None:
     say(f"next: crawlctl describe {run}")
 
 
-def wait(
-    run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
-) -> int:
+def wait(run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed") -> int:
     """Wait for a run, at most for --timeout (exit code 7).
 
     With --for completed the exit code says how the run ended: 0 completed, 5 failed, 6 stopped. With --for ended it is
     0 for any end. With --for started it is 0 when the run has started, and 5 or 6 if it ends without a start.
+
+    Parameters
+    ----------
+    goal
+        what to wait for
     """
     with current().gateway() as gateway:
         return RUN.await_end(gateway, run, goal)
