@@ -272,13 +272,15 @@ def render(
     graph: Key,
     /,
     *,
-    form: Annotated[Literal["mermaid", "dot"], Parameter(name="--format", help="dot is for Graphviz")] = "mermaid",
+    form: Annotated[Literal["mermaid", "dot"], Parameter(name="--format")] = "mermaid",
     expand: list[str] | None = None,
 ) -> None:
     """Draw a graph with the states of its steps, as text for Graphviz or Mermaid.
 
     Parameters
     ----------
+    form
+        dot is for Graphviz
     expand
         draw all steps in this one ('*': in all); default: a box if above 50
     """
@@ -327,9 +329,7 @@ def retry(
     /,
     *,
     step: Steps = None,
-    cascade: Annotated[
-        bool, Parameter(negative="--no-cascade", help="also retry steps that were cancelled because these steps failed")
-    ] = True,
+    cascade: Annotated[bool, Parameter(negative="--no-cascade")] = True,
     fresh: bool = False,
     by: By = None,
     wait: End = False,
@@ -340,6 +340,8 @@ def retry(
 
     Parameters
     ----------
+    cascade
+        also retry steps that were cancelled because these steps failed
     fresh
         start new runs instead of resuming the old ones
     """

@@ -60,9 +60,7 @@ PODS = (
 def release(
     *,
     run: int | None = None,
-    everything: Annotated[
-        bool, Parameter(name="--all", help="also pods that execute; default: ended or being deleted")
-    ] = False,
+    everything: Annotated[bool, Parameter(name="--all")] = False,
     yes: bool = False,
     namespace: str | None = None,
     kubeconfig: Path | None = None,
@@ -78,6 +76,8 @@ def release(
     ----------
     run
         only pods of this run, in any state
+    everything
+        also pods that execute; default: ended or being deleted
     yes
         do it; without --yes the pods are only listed
     namespace

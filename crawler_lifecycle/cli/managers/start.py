@@ -44,8 +44,8 @@ def start(
     crawler: str | None = None,
     each: Each = None,
     form: FormatOption = None,
-    arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of every run, name=value")] = None,
-    setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
+    arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"])] = None,
+    setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"])] = None,
     max_running: int | None = None,
     max_per_key: str | None = None,
     retries: int | None = None,
@@ -73,6 +73,10 @@ def start(
         after --: options of the class
     crawler
         instead of a class: run this crawler once for each item
+    arg
+        argument of every run, name=value
+    setting
+        setting, NAME=value
     max_running
         at most this many runs at once
     max_per_key
@@ -225,7 +229,7 @@ def add(
     *,
     each: Each = None,
     form: FormatOption = None,
-    arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one job, name=value")] = None,
+    arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"])] = None,
     spider: str | None = None,
     tag: list[str] | None = None,
     seal: bool = False,
@@ -235,6 +239,8 @@ def add(
 
     Parameters
     ----------
+    arg
+        argument of one job, name=value
     spider
         spider of the job, for managers of a class
     tag

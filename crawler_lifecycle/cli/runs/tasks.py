@@ -36,7 +36,7 @@ def tasks(
     *,
     limit: Limit = 500,
     superseded: bool = False,
-    watch: Annotated[bool, Parameter(name=["--watch", "-w"], help="show changes until the run has ended")] = False,
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"])] = False,
 ) -> int:
     """List the tasks of a run.
 
@@ -44,6 +44,8 @@ def tasks(
     ----------
     superseded
         also tasks that a later attempt replaced
+    watch
+        show changes until the run has ended
     """
     with current().gateway() as gateway:
         if watch:
@@ -60,9 +62,7 @@ def add(
     run: RunId,
     /,
     *,
-    arg: Annotated[
-        list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one more task, name=value")
-    ] = None,
+    arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"])] = None,
     file: Path | None = None,
     request_id: str | None = None,
 ) -> None:
@@ -73,6 +73,8 @@ def add(
 
     Parameters
     ----------
+    arg
+        argument of one more task, name=value
     file
         file with a JSON object for each task; -: standard input
     request_id
