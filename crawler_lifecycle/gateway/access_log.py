@@ -49,7 +49,7 @@ class AccessPage(BaseModel):
 def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
     """Add ``GET /v1/access`` and its web page."""
 
-    @app.get("/v1/access", operation_id="listAccess", **documents(AccessPage))
+    @app.get("/v1/access", **documents(AccessPage))
     def list_access(filters: Annotated[AccessFilters, Query()], request: Request) -> Response:
         """The access log: what people and tokens did through the gateways, and what was refused, newest first.
 
@@ -58,7 +58,7 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
         """
         return conditional(request, _page(store, filters))
 
-    @app.get("/access", operation_id="showAccess", include_in_schema=False)
+    @app.get("/access", include_in_schema=False)
     def show_access(request: Request) -> Response:
         """List what people and tokens did."""
         filters = read(AccessFilters, request.query_params.multi_items())

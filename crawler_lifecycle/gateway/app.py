@@ -107,14 +107,14 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
     needs, crawlers, callers = gateway.needs, gateway.crawlers, gateway.entrance.callers
     add_metrics(app, gateway.metrics, needs, lambda: gateway.store.health.projects())
 
-    @app.get("/v1/health", operation_id="getHealth")
+    @app.get("/v1/health")
     async def get_health() -> HealthReport:
         """The state of the installation: the database, Temporal, the workers of each task queue, overdue looks, and the
         stream of events. It also says for how long at most a recorded status was untrue this week. A part may be some
         seconds old; `at` has its time."""
         return await gateway.health.read()
 
-    @app.get("/v1/crawlers", operation_id="listCrawlers", **documents(CrawlerList))
+    @app.get("/v1/crawlers", **documents(CrawlerList))
     async def list_crawlers(request: Request) -> Response:
         """The crawlers that can be started, as the scheduler service declares them.
 
@@ -126,20 +126,18 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
             response.headers["Age"] = f"{crawlers.age_s:.0f}"
         return response
 
-    @app.get("/v1/crawlers/runs", operation_id="listRecentRuns")
+    @app.get("/v1/crawlers/runs")
     async def list_recent_runs() -> AllCrawlerRuns:
         """The last 20 runs of each crawler of the catalogue, with a mark on runs that brought unusually few items. The
         answer is kept for five seconds."""
         return await gateway.recent.read()
 
-    @app.get("/healthz", operation_id="healthz")
+    @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Return that the process is alive. Database and Temporal are not asked."""
         return {"status": "alive"}
 
-    @app.get(
-        "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Something is missing"}}
-    )
+    @app.get("/readyz", responses={503: {"model": Readiness, "description": "Something is missing"}})
     async def readyz(response: Response) -> Readiness:
         """Return whether the database and Temporal answer (status 503 if one does not)."""
         checks = await needs()

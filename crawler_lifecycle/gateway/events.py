@@ -55,7 +55,6 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
 
     @app.get(
         "/v1/events",
-        operation_id="streamEvents",
         # Only the format is FastAPI's (``fastapi.sse``). Its own response would encode each event for each reader.
         response_class=Response,
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},

@@ -27,7 +27,7 @@ from .runs.answers import WEEK, Audit, AuditAnswer, AuditBody, AuditState, Corre
 def add_ledger(app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore, clock: Clock) -> None:
     """Add ``GET /v1/corrections/summary``."""
 
-    @app.get("/v1/corrections/summary", operation_id="summarizeCorrections", **documents(LedgerSummary))
+    @app.get("/v1/corrections/summary", **documents(LedgerSummary))
     def summarize_corrections(choice: Annotated[SummaryChoice, Query()], request: Request) -> Response:
         """The corrections of all runs: for each kind their number, and the longest time of an untrue status."""
         now = clock()
@@ -75,7 +75,6 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
 
     @app.post(
         "/v1/audit",
-        operation_id="audit",
         responses={202: {"model": AuditAnswer, "description": "It executes; GET /v1/audit has its report later"}},
     )
     async def audit(body: _Body, response: Response) -> AuditAnswer:
@@ -93,7 +92,7 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         note = "The audit executes; GET /v1/audit has its report later. Workers of the role audit carry it out."
         return AuditAnswer(audit_id=audit_id, report=None, note=note)
 
-    @app.get("/v1/audit", operation_id="getAudit")
+    @app.get("/v1/audit")
     async def get_audit(
         audit_id: Annotated[str | None, Query(max_length=200, description="its id; default: the newest")] = None,
     ) -> AuditState:

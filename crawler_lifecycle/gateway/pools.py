@@ -23,7 +23,7 @@ class PoolList(BaseModel):
 def add_pools(app: FastAPI, pools: PoolStore) -> None:
     """Add ``GET /v1/pools``."""
 
-    @app.get("/v1/pools", operation_id="listPools", **documents(PoolList))
+    @app.get("/v1/pools", **documents(PoolList))
     def list_pools(request: Request) -> Response:
         """The pools of the installation: their settings, who holds their places and who waits for them."""
         return conditional(request, PoolList(pools=pools.list_pools()))
@@ -32,7 +32,7 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
 def add_pool_page(app: FastAPI, pools: PoolStore, clock: Clock) -> None:
     """Add the web page of pools."""
 
-    @app.get("/pools", operation_id="showPools")
+    @app.get("/pools")
     def show_pools(request: Request) -> Response:
         """List the pools."""
         rows = [asdict(row) for row in pools.list_pools()]

@@ -26,7 +26,7 @@ class QuotaList(BaseModel):
 def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
     """Add ``GET /v1/quotas``."""
 
-    @app.get("/v1/quotas", operation_id="listQuotas")
+    @app.get("/v1/quotas")
     def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
         """The quotas that hold for a start by this caller in this pool, and their use now."""
         quotas.known_pools.check(pool)

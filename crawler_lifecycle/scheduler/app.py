@@ -63,7 +63,6 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
 
     @app.post(
         "/v1/deployments/onetime",
-        operation_id="deployOnetime",
         status_code=201,
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
@@ -73,7 +72,6 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
 
     @app.post(
         "/v1/deployments/scheduled",
-        operation_id="deployScheduled",
         status_code=201,
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
@@ -83,19 +81,19 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         """Deploy the tasks of a scheduled run onto the cluster, each at most once."""
         return await deploy(call, response)
 
-    @app.get("/v1/crawlers", operation_id="listCrawlers")
+    @app.get("/v1/crawlers")
     def list_crawlers() -> CrawlerList:
         """List the crawlers of the catalogue, without the values of their variables."""
         # People do put passwords into variables, so the values are not sent.
         listed = [asdict(one) | {"env": dict.fromkeys(one.env, "…")} for one in catalogue.all()]
         return CrawlerList(crawlers=listed, problem=catalogue.problem)
 
-    @app.get("/healthz", operation_id="healthz")
+    @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Report that the process lives. No other system is called."""
         return {"status": "alive"}
 
-    @app.get("/readyz", operation_id="readyz")
+    @app.get("/readyz")
     def readyz(response: Response) -> dict[str, Any]:
         """Report whether deployments are accepted: the newest version of the catalogue was read and is valid."""
         problem = catalogue.problem

@@ -125,6 +125,11 @@ def snake(code: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", code).lower()
 
 
+def camel(name: str) -> str:
+    """Convert a name such as ``start_run`` to ``startRun``."""
+    return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
+
+
 #: Errors of the domain with a status of their own. A person has to repair an unreadable row; a retry does not help.
 _STATUSES: Mapping[type[LifecycleError], int] = {RunNotFound: 404, OtherPlace: 421, RowUnreadable: 500}
 
@@ -195,10 +200,13 @@ def _on_parameters(request: Request, error: Exception) -> Response:
 
 
 class _Documented(APIRoute):
-    """A route whose OpenAPI entry describes the body that its ``JsonBody`` reads."""
+    """A route whose OpenAPI entry describes the body that its ``JsonBody`` reads.
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
-        super().__init__(path, endpoint, **more)
+    The id of its operation is the name of the function, ``startRun`` for ``start_run``, unless it is given.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], operation_id: str | None = None, **more: Any) -> None:
+        super().__init__(path, endpoint, operation_id=operation_id or camel(endpoint.__name__), **more)
         for one in self.dependant.dependencies:
             if isinstance(one.call, JsonBody):
                 self.openapi_extra = one.call.openapi

@@ -56,7 +56,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
     """Add the web pages of graphs."""
     clock = views.clock
 
-    @app.get("/graphs", operation_id="showGraphs")
+    @app.get("/graphs")
     def show_graphs(request: Request) -> Response:
         """List graphs, newest first."""
         filters = read(GraphFilters, request.query_params.multi_items())
@@ -65,7 +65,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
         values = CHOOSER.listed(filters, page, views.counted(filters, page), acts)
         return answer(request, "list.html", now=clock(), **values)
 
-    @app.post("/graphs", operation_id="pressGraphs")
+    @app.post("/graphs")
     async def press_graphs(request: Request) -> Response:
         """Stop the chosen graphs, or retry their failed steps."""
         asked = read(GraphsForm, await form(request))
@@ -75,7 +75,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
 
         return await press(request, asked, commands.find, act, clock())
 
-    @app.get("/graphs/{id}", operation_id="showGraph")
+    @app.get("/graphs/{id}")
     async def show_graph(id: str, request: Request) -> Response:
         """Show one graph: its progress, its drawing and its steps."""
         filters = read(StepFilters, request.query_params.multi_items())
@@ -87,7 +87,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
         values |= {"more": next_page(filters, step_token(last)), "address": GRAPH.path(graph.id), "now": clock()}
         return answer(request, "graph.html", **values)
 
-    @app.post("/graphs/{id}", operation_id="pressGraph")
+    @app.post("/graphs/{id}")
     async def press_graph(id: str, request: Request) -> Response:
         """Stop a graph, or cancel or retry some of its steps."""
         asked = read(GraphForm, await form(request))

@@ -90,7 +90,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         200: {"model": AcceptedGraph, "description": "A repeat of an earlier request; nothing was changed"}
     }
 
-    @app.post("/v1/graphs", operation_id="startGraph", status_code=202)
+    @app.post("/v1/graphs", status_code=202)
     async def start_graph(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> AcceptedGraph:
         """Start a graph, or create a draft of a large graph. Send the pages of a draft after that, and then `start` it.
         A draft that nobody starts is removed after a day.
@@ -115,7 +115,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
             done = await commands.add_page(id, page, data, whose)
         return AcceptedGraph.of(done.row, note=done.note)
 
-    @app.post("/v1/graphs/{id}/start", operation_id="startDraft", status_code=202, responses=same)
+    @app.post("/v1/graphs/{id}/start", status_code=202, responses=same)
     async def start_draft(id: str, response: Response, whose: _Whose = None) -> AcceptedGraph:
         """Start a draft that has all its pages. If a check fails, nothing starts, and the draft is removed."""
         async with turn():
@@ -150,7 +150,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         async with turn():
             return await commands.append(id, data, same_id(None, idempotency_key), draft)
 
-    @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
+    @app.post("/v1/graphs/{id}/stop", status_code=202, responses=same)
     async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
         """Stop a graph and all its runs, managers and functions, gracefully or by force. A draft is removed.
 
@@ -169,7 +169,7 @@ def add_graph_readers(app: FastAPI, views: GraphViews, feed: Feed) -> None:
 def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     graphs = views.graphs
 
-    @app.get("/v1/graphs", operation_id="listGraphs", **documents(GraphPage))
+    @app.get("/v1/graphs", **documents(GraphPage))
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
         """The graphs that fit all given filters, newest first. Drafts are listed only if `state` asks for them.
 
@@ -180,7 +180,7 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
-    @app.get("/v1/graphs/{id}", operation_id="getGraph", **documents(Graph))
+    @app.get("/v1/graphs/{id}", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
         """One graph: its state, the number of jobs in each state, the reason why it waits, and the cause of its end.
 
@@ -250,7 +250,7 @@ def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
 def _add_steps(app: FastAPI, views: GraphViews) -> None:
     graphs = views.graphs
 
-    @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", **documents(StepPage))
+    @app.get("/v1/graphs/{id}/steps", **documents(StepPage))
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """The steps of a graph in the order in which they were added, with their job and their end. For steps that
         `path` names, the answer also says for what they wait."""
@@ -266,7 +266,7 @@ def _add_steps(app: FastAPI, views: GraphViews) -> None:
             steps.append(as_sent(row))
         return conditional(request, StepPage(steps=steps, next_page_token=step_token(last)))
 
-    @app.get("/v1/graphs/{id}/step", operation_id="getStep", **documents(StepRow))
+    @app.get("/v1/graphs/{id}/step", **documents(StepRow))
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
         """One step: its job, the reason why it waits, the errors of its executions, and its end."""
         graph = found(graphs, id)
@@ -291,7 +291,7 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
         return _streamed(await run_in_threadpool(value))
 
-    @app.get("/v1/graphs/{id}/results", operation_id="listResults", response_class=Response)
+    @app.get("/v1/graphs/{id}/results", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
         """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes each, in
         the order in which the steps were added. The value of a graph is `{}`, that of a step which completed without a
@@ -316,7 +316,7 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
         return _streamed(document())
 
-    @app.get("/v1/graphs/{id}/context", operation_id="getContext")
+    @app.get("/v1/graphs/{id}/context")
     def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
         """The context of a graph, or of the sub-graph that ``path`` names: values that its cascades get in addition to
         results."""

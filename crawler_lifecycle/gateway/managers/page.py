@@ -60,7 +60,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
     """Add the web pages of managers."""
     managers, clock = views.managers, views.clock
 
-    @app.get("/managers", operation_id="showManagers")
+    @app.get("/managers")
     def show_managers(request: Request) -> Response:
         """List managers, newest first."""
         filters = read(ManagerFilters, request.query_params.multi_items())
@@ -69,7 +69,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         values = CHOOSER.listed(filters, page, views.counted(filters, page), acts)
         return answer(request, "list.html", now=clock(), **values)
 
-    @app.post("/managers", operation_id="pressManagers")
+    @app.post("/managers")
     async def press_managers(request: Request) -> Response:
         """Stop, pause or resume the chosen managers."""
         asked = read(ManagersForm, await form(request))
@@ -80,7 +80,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
 
         return await press(request, asked, lambda key: commands.find(int(key)), act, clock())
 
-    @app.get("/managers/{manager_id}", operation_id="showManager")
+    @app.get("/managers/{manager_id}")
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
         """Show one manager: status, position in its source, counters, jobs in a state, and the next jobs."""
         filters = read(JobFilters, request.query_params.multi_items())
@@ -97,7 +97,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
         return answer(request, "manager.html", output=managers.manager_output(manager.manager_id), **values)
 
-    @app.post("/managers/{manager_id}", operation_id="pressManager")
+    @app.post("/managers/{manager_id}")
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:
         """Stop, pause or resume a manager, or set the most jobs that may be live at once."""
         asked = read(ManagerForm, await form(request))

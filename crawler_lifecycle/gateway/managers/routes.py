@@ -249,7 +249,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         200: {"model": AcceptedManager, "description": "The manager is already in this state; nothing was changed"}
     }
 
-    @app.post("/v1/managers", operation_id="startManager", status_code=202)
+    @app.post("/v1/managers", status_code=202)
     async def start_manager(
         body: _Start, response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedManager:
@@ -262,7 +262,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         done.mark(response, f"/v1/managers/{done.row.manager_id}")
         return AcceptedManager.of(done.row, note=done.note)
 
-    @app.post("/v1/managers/{manager_id}/stop", operation_id="stopManager", status_code=202, responses=same)
+    @app.post("/v1/managers/{manager_id}/stop", status_code=202, responses=same)
     async def stop_manager(manager_id: ManagerId, body: _Stop, response: Response) -> AcceptedManager:
         """Stop a manager and its runs, gracefully or by force. With `leave`, its runs continue.
 
@@ -270,12 +270,12 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         """
         return answer(await commands.stop(manager_id, signed(body)), response)
 
-    @app.post("/v1/managers/{manager_id}/pause", operation_id="pauseManager", status_code=202, responses=same)
+    @app.post("/v1/managers/{manager_id}/pause", status_code=202, responses=same)
     async def pause_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
         """Pause a manager: it starts no more jobs until it is resumed. Runs that execute continue."""
         return answer(await commands.pause(manager_id), response)
 
-    @app.post("/v1/managers/{manager_id}/resume", operation_id="resumeManager", status_code=202, responses=same)
+    @app.post("/v1/managers/{manager_id}/resume", status_code=202, responses=same)
     async def resume_manager(manager_id: ManagerId, body: _Resume, response: Response) -> AcceptedManager:
         """Continue a paused manager. A manager that has ended continues as its next attempt.
 
@@ -283,12 +283,12 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         """
         return answer(await commands.resume(manager_id, body), response)
 
-    @app.post("/v1/managers/{manager_id}/cap", operation_id="capManager", status_code=202, responses=same)
+    @app.post("/v1/managers/{manager_id}/cap", status_code=202, responses=same)
     async def cap_manager(manager_id: ManagerId, body: _Cap, response: Response) -> AcceptedManager:
         """Set the most jobs that may be live at once. 0 is the number that the class sets. A lower cap ends no job."""
         return answer(await commands.cap(manager_id, body.cap), response)
 
-    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202)
+    @app.post("/v1/managers/{manager_id}/jobs", status_code=202)
     async def add_jobs(manager_id: ManagerId, body: _Jobs, idempotency_key: IdempotencyKey = None) -> AddedJobs:
         """Add a page of at most 500 jobs to a live manager. A repeat with the same `Idempotency-Key` adds nothing.
 
@@ -347,7 +347,7 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
     """Add the routes that read managers, and the list of plans."""
     managers = views.managers
 
-    @app.get("/v1/managers", operation_id="listManagers", **documents(ManagerPage))
+    @app.get("/v1/managers", **documents(ManagerPage))
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
         """The managers that fit all given filters, newest first. `flow_id` needs `name`.
 
@@ -359,24 +359,24 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
-    @app.get("/v1/managers/{manager_id}", operation_id="getManager", **documents(ManagerDetail))
+    @app.get("/v1/managers/{manager_id}", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
         """One manager: its status, live jobs, jobs in each state, the reason why it waits, and the class's error."""
         return conditional(request, await views.detail(manager_id))
 
-    @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", **documents(JobPage))
+    @app.get("/v1/managers/{manager_id}/jobs", **documents(JobPage))
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
         """The jobs of a manager with their runs, oldest row first. `state=skipped` lists skipped jobs with a reason."""
         found(managers, manager_id)
         return conditional(request, views.jobs(manager_id, filters))
 
-    @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)
+    @app.get("/v1/managers/{manager_id}/logs", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:
         """The last output of a manager's class, up to its newest cycle: at most 16 KiB for all its processes."""
         found(managers, manager_id)
         return PlainTextResponse(managers.manager_output(manager_id))
 
-    @app.get("/v1/plans", operation_id="listPlans", **documents(PlanList))
+    @app.get("/v1/plans", **documents(PlanList))
     def list_plans(request: Request) -> Response:
         """The modules and classes that plans workers have registered, with the options of their command lines."""
         rows = plans.list_plans()

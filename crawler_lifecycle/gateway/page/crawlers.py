@@ -58,7 +58,7 @@ def add_crawlers(
 ) -> None:
     """Add the web pages of the catalogue and of one crawler."""
 
-    @app.get("/crawlers", operation_id="showCrawlers")
+    @app.get("/crawlers")
     async def show_crawlers(request: Request) -> Response:
         """Show the crawlers that can be started, with charts of their last runs."""
         try:
@@ -69,7 +69,7 @@ def add_crawlers(
         values: dict[str, Any] = {"left_out": found.left_out, "now": found.at, "height": HEIGHT, "width": WIDTH}
         return answer(request, "crawlers.html", rows=rows, away=crawlers.note(), **values)
 
-    @app.get("/crawlers/{crawler}", operation_id="showCrawler")
+    @app.get("/crawlers/{crawler}")
     async def show_crawler(crawler: Annotated[str, Path(max_length=200)], request: Request) -> Response:
         """Show one crawler, also one that left the catalogue: its last runs, and how they ended."""
         known: Mapping[str, CrawlerDefinition] = {}

@@ -35,7 +35,7 @@ class AuditForm(KeyedForm):
 def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows, once: Once) -> None:
     """Add the web pages of corrections and audits."""
 
-    @app.get("/corrections", operation_id="showCorrections")
+    @app.get("/corrections")
     def show_corrections(request: Request) -> Response:
         """List the corrections of all runs since a time (default: the last week), newest first, and the number of
         corrections of each kind."""
@@ -61,7 +61,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         }
         return answer(request, "corrections.html", since=since, now=now, **values)
 
-    @app.get("/audit", operation_id="showAudit")
+    @app.get("/audit")
     async def show_audit(request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None) -> Response:
         """Show the newest report or the given one, and all open findings."""
         report = await run_in_threadpool(store.findings.last_audit, audit_id)
@@ -70,7 +70,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         values: dict[str, Any] = {"report": report, "findings": findings, "due": due, "unknown": list(Unknown)}
         return answer(request, "audit.html", asked=audit_id, now=views.clock(), **values)
 
-    @app.post("/audit", operation_id="pressAudit")
+    @app.post("/audit")
     async def press_audit(request: Request) -> Response:
         """Make an audit now. With ``repair``, also repair the findings that are due."""
         asked = read(AuditForm, await form(request))

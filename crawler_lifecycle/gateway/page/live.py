@@ -256,7 +256,7 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
     def operations() -> Operations:
         return Operations(app)  # at the first call, when all routes are added
 
-    @app.get("/page/events", operation_id="streamPage", response_class=Response)
+    @app.get("/page/events", response_class=Response)
     async def stream_page(request: Request) -> Streamed:
         """Send the parts of one screen as soon as they change."""
         wanted = read(Wanted, request.query_params.multi_items())

@@ -54,12 +54,12 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
     if logins is not None and logins.oidc is not None:
         _add_sign_in(app, logins, logins.oidc, clock)
 
-    @app.get("/login", operation_id="showLogin")
+    @app.get("/login")
     async def show_login(request: Request, next: str = "/") -> Response:
         """Show the form that asks for a token."""
         return _show(request, logins, next)
 
-    @app.post("/login", operation_id="logIn")
+    @app.post("/login")
     async def log_in(request: Request) -> Response:
         """Begin a login, and redirect to the page from which the browser came."""
         given = read(LoginForm, await form(request))
@@ -78,7 +78,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
         done.set_cookie(value=cookie, max_age=int(LASTS.total_seconds()), **_attributes(request))
         return done
 
-    @app.post("/logout", operation_id="logOut")
+    @app.post("/logout")
     async def log_out(request: Request) -> Response:
         """End a login and its streams."""
         cookie = cookie_of(request.headers)
@@ -95,7 +95,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
 def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None:
     """Add the login by the issuer."""
 
-    @app.get("/login/oidc", operation_id="signIn")
+    @app.get("/login/oidc")
     async def sign_in(request: Request, next: str = "/") -> Response:
         """Lead to the issuer. Raises ``IssuerUnavailable`` if it does not answer."""
         await oidc.read()
@@ -109,7 +109,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
         done.set_cookie(value=kept, max_age=WAY_S, **_attributes(request, WAY_COOKIE, strict=False))
         return done
 
-    @app.get(_BACK, operation_id="endSignIn")
+    @app.get(_BACK)
     async def end_sign_in(request: Request, state: str = "", code: str = "") -> Response:
         """Begin the login of the person for whom the issuer leads back."""
         call, said = present_call(), request.query_params

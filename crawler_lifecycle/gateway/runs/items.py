@@ -143,13 +143,13 @@ def _check(name: str) -> None:
 def add_items(app: FastAPI, items: RunItems) -> None:
     """Add ``GET /v1/runs/{run_id}/items``, ``…/feed`` and ``…/stats`` below it."""
 
-    @app.get("/v1/runs/{run_id}/items", operation_id="getItems")
+    @app.get("/v1/runs/{run_id}/items")
     async def get_items(request: Request, run_id: RunId, choice: Annotated[ItemPage, Query()]) -> ItemTable:
         """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of texts. Its columns are the fields
         that most items have. `offset` counts only items that fit the filter."""
         return await items.tables.run(request, items.table, run_id, choice, choice.limit)
 
-    @app.get("/v1/runs/{run_id}/items/stats", operation_id="getItemStats")
+    @app.get("/v1/runs/{run_id}/items/stats")
     async def get_item_stats(request: Request, run_id: RunId, choice: Annotated[ItemsChoice, Query()]) -> ItemStats:
         """For each field of the items of a run: the number of items that have it, the number of different values, and
         the shortest and longest value."""
@@ -157,7 +157,6 @@ def add_items(app: FastAPI, items: RunItems) -> None:
 
     @app.get(
         "/v1/runs/{run_id}/items/feed",
-        operation_id="getFeed",
         response_class=Response,
         responses={200: {"content": _CONTENT, "description": "All items that fit the filter, in the requested format"}},
     )

@@ -36,7 +36,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
     """Add ``GET /v1/runs/{run_id}/files`` and ``…/file``."""
     threads, reads_on = Places(*FILES_AT_ONCE), OpenedFiles(files)
 
-    @app.get("/v1/runs/{run_id}/files", operation_id="listFiles")
+    @app.get("/v1/runs/{run_id}/files")
     async def list_files(request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
         """The supporting files of a run, from the folders of its tasks, even while they are written. Files of a try are
         left out if a later try started from the beginning. What is in no folder here comes from the archives."""
@@ -52,7 +52,6 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
 
     @app.get(
         "/v1/runs/{run_id}/file",
-        operation_id="getFile",
         response_class=Response,
         responses={
             200: {"content": _BYTES, "description": "The bytes of the file"},
@@ -132,7 +131,7 @@ TEXT = "text/plain; charset=utf-8"
 def add_logs(app: FastAPI, reader: LogReader) -> None:
     """Add ``GET /v1/runs/{run_id}/logs``."""
 
-    @app.get("/v1/runs/{run_id}/logs", operation_id="getLog", response_class=PlainTextResponse)
+    @app.get("/v1/runs/{run_id}/logs", response_class=PlainTextResponse)
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> Streamed:
         """The last lines of a task's output. With ``follow``, new output is added until the task has ended. With
         ``at_error``, the lines around its last error; the header ``X-Log-Position`` has its place in bytes.

@@ -83,7 +83,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     def answer(outcome: Commanded[RunRow]) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
-    @app.post("/v1/runs", operation_id="startRun", status_code=202)
+    @app.post("/v1/runs", status_code=202)
     async def start_run(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> Accepted:
         """Start a run. A repeat with the same ``Idempotency-Key`` and body answers with the same run, at any time."""
         outcome = await commands.start(signed(body), idempotency_key)
@@ -92,7 +92,6 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
 
     @app.post(
         "/v1/runs/{run_id}/stop",
-        operation_id="stopRun",
         status_code=202,
         responses={200: {"model": Accepted, "description": "The run has ended, or this stop was recorded before"}},
     )
@@ -102,12 +101,12 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
-    @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202)
+    @app.post("/v1/runs/{run_id}/resume", status_code=202)
     async def resume_run(run_id: RunId, body: _Resume) -> Accepted:
         """Resume a run that has ended, as its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
 
-    @app.delete("/v1/runs/{run_id}", operation_id="deleteRun", status_code=202)
+    @app.delete("/v1/runs/{run_id}", status_code=202)
     async def delete_run(
         run_id: RunId, requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None
     ) -> Accepted:
@@ -116,12 +115,12 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         with the progress."""
         return answer(await commands.delete(run_id, requested_by or caller_name()))
 
-    @app.post("/v1/runs/{run_id}/look", operation_id="lookAtRun", status_code=202)
+    @app.post("/v1/runs/{run_id}/look", status_code=202)
     async def look_at_run(run_id: RunId) -> Accepted:
         """Look at the tasks of a run now, before the next planned look."""
         return answer(await commands.look(run_id))
 
-    @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202)
+    @app.post("/v1/runs/{run_id}/tasks", status_code=202)
     async def add_tasks(run_id: RunId, body: _Tasks, idempotency_key: IdempotencyKey = None) -> AddedTasks:
         """Add child tasks to a live run. A crawler may call this for its own run, with its own token."""
         return await commands.add_tasks(run_id, body, idempotency_key)
@@ -130,7 +129,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
 def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) -> None:
     """Add the route that gives addresses for the supporting files of tasks in pods."""
 
-    @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files", operation_id="uploadFiles")
+    @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files")
     async def upload_files(
         run_id: RunId,
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
@@ -145,7 +144,7 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
 def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
     """Add the routes that repeat deliveries and download archives."""
 
-    @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202)
+    @app.post("/v1/runs/{run_id}/export", status_code=202)
     async def resend_export(run_id: RunId, body: _Export) -> Accepted:
         """Repeat the deliveries of an ended run: the event ``run.ended``, failed pushes, and the supporting files."""
         outcome = await deliveries.resend(run_id, body)
@@ -153,7 +152,6 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
 
     @app.get(
         "/v1/runs/{run_id}/archive",
-        operation_id="downloadArchive",
         response_class=StreamingResponse,
         responses={
             200: {
@@ -298,7 +296,7 @@ def _wanted(filters: RunFilters) -> dict[str, Any]:
 
 
 def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
-    @app.get("/v1/runs", operation_id="listRuns", **documents(RunPage))
+    @app.get("/v1/runs", **documents(RunPage))
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """The runs that fit all given filters, newest first. ``status`` and ``tag`` may be given several times.
 
@@ -318,7 +316,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         """
         return conditional(request, views.listed(filters)[0].with_total(filters, views.counted))
 
-    @app.get("/v1/runs/{run_id}", operation_id="getRun", **documents(RunDetail))
+    @app.get("/v1/runs/{run_id}", **documents(RunDetail))
     async def get_run(run_id: RunId, request: Request, wait: Wait = 0) -> Response:
         """One run: its status, the time of its last verification, its tasks by status, stops, exports and deliveries.
 
@@ -329,12 +327,12 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         read, ended = partial(views.detail, run_id), lambda run: run.status.terminal
         return await next_answer(request, feed, run_subject(run_id), wait, read, ended)
 
-    @app.get("/v1/runs/{run_id}/comparison", operation_id="compareRun")
+    @app.get("/v1/runs/{run_id}/comparison")
     def compare_run(run_id: RunId) -> Comparison:
         """The counters and rates of a run, compared with the last earlier run of its crawler that completed."""
         return compared(store.runs, found(store.runs, run_id), views.clock())
 
-    @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
+    @app.get("/v1/runs/{run_id}/stop")
     def get_stop(run_id: RunId) -> StopOfRun:
         """Return whether a run must stop, and whether by force. A crawler may call this for its own run, with its own
         token."""
@@ -348,7 +346,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         wishes += [] if row.stop is None else [row.stop.force]
         return StopOfRun(run_id=run_id, asked=bool(wishes), force=True in wishes)
 
-    @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", **documents(TaskPage))
+    @app.get("/v1/runs/{run_id}/tasks", **documents(TaskPage))
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:
         """The tasks of a run. Tasks that a later attempt replaced are listed only with ``superseded=true``."""
         after = decode("task", filters.page_token)
@@ -361,13 +359,13 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
 
 def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, timeline: Timeline) -> None:
-    @app.get("/v1/runs/{run_id}/timeline", operation_id="getTimeline", **documents(TimelinePage))
+    @app.get("/v1/runs/{run_id}/timeline", **documents(TimelinePage))
     def get_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
         """The timeline of a run: changes of status, corrections, stops, exports and deliveries, each with a sentence
         for people. Changes of status have the time of the cluster, the time of our record, and the lag between them."""
         return conditional(request, timeline.page(found(runs, run_id), paging.page_token, paging.page_size))
 
-    @app.get("/v1/runs/{run_id}/corrections", operation_id="listCorrectionsOfRun", **documents(CorrectionPage))
+    @app.get("/v1/runs/{run_id}/corrections", **documents(CorrectionPage))
     def list_corrections_of_run(
         run_id: RunId, filters: Annotated[CorrectionsOfRunFilters, Query()], request: Request
     ) -> Response:
@@ -376,7 +374,7 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, 
         found(runs, run_id)
         return conditional(request, _corrections(corrections, run_id, after or 0, filters))
 
-    @app.get("/v1/corrections", operation_id="listCorrections", **documents(CorrectionPage))
+    @app.get("/v1/corrections", **documents(CorrectionPage))
     def list_corrections(filters: Annotated[CorrectionFilters, Query()], request: Request) -> Response:
         """The corrections of all runs since ``since``, oldest first."""
         after = decode("correction", filters.page_token)

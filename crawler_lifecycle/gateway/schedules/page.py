@@ -175,7 +175,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
     """Add the web pages of schedules."""
     schedules, clock = views.schedules, views.clock
 
-    @app.get("/schedules", operation_id="showSchedules")
+    @app.get("/schedules")
     def show_schedules(
         request: Request, search: Annotated[str, Query(max_length=200)] = "", troubled: bool = False
     ) -> Response:
@@ -185,7 +185,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         values: dict[str, Any] = {"rows": rows, "search": search, "troubled": troubled}
         return answer(request, "schedules.html", now=clock(), **values)
 
-    @app.get("/schedules/{name}", operation_id="showSchedule")
+    @app.get("/schedules/{name}")
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
         """Show one schedule: its next due times, its last firings with their targets, and its definition."""
         filters = read(DueFilters, request.query_params.multi_items())
@@ -204,7 +204,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         values |= {"zone": zone, "today": now.astimezone(zone).date(), "marks": MARKS, "counted": COUNTED}
         return answer(request, "schedule.html", filters=filters, **values)
 
-    @app.post("/schedules/{name}", operation_id="pressSchedule")
+    @app.post("/schedules/{name}")
     async def press_schedule(name: ScheduleName, request: Request) -> Response:
         """Pause, resume, run now, backfill or delete a schedule."""
         asked = read(ScheduleForm, await form(request))

@@ -198,7 +198,7 @@ def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: Sched
     async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
-    @app.put("/v1/schedules/{name}", operation_id="putSchedule")
+    @app.put("/v1/schedules/{name}")
     async def put_schedule(name: ScheduleName, body: _Put) -> AcceptedSchedule:
         """Create a schedule, or replace its definition. A repeat with the same definition changes nothing.
 
@@ -206,24 +206,24 @@ def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: Sched
         """
         return await answer(await commands.put(name, signed(body)))
 
-    @app.delete("/v1/schedules/{name}", operation_id="deleteSchedule")
+    @app.delete("/v1/schedules/{name}")
     async def delete_schedule(name: ScheduleName) -> AcceptedSchedule:
         """Delete a schedule: it has no more firings. Its past firings stay recorded. Started runs, managers and graphs
         continue.
         """
         return await answer(await commands.delete(name))
 
-    @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule")
+    @app.post("/v1/schedules/{name}/pause")
     async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
         """Pause a schedule: firings start nothing until it is resumed, but each is still recorded."""
         return await answer(await commands.pause(name, signed(body)))
 
-    @app.post("/v1/schedules/{name}/resume", operation_id="resumeSchedule")
+    @app.post("/v1/schedules/{name}/resume")
     async def resume_schedule(name: ScheduleName) -> AcceptedSchedule:
         """Continue a paused schedule. Only a backfill starts the firings of the pause."""
         return await answer(await commands.resume(name))
 
-    @app.post("/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202)
+    @app.post("/v1/schedules/{name}/trigger", status_code=202)
     async def trigger_schedule(
         name: ScheduleName, body: _Ask, response: Response, idempotency_key: IdempotencyKey = None
     ) -> RequestedFirings:
@@ -236,7 +236,7 @@ def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: Sched
         done.mark(response)
         return RequestedFirings(due=[Due.of(line) for line in done.row], note=done.note)
 
-    @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
+    @app.post("/v1/schedules/{name}/backfill", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: _Backfill) -> RequestedFirings:
         """Fire past due times that have not started a target: missed, skipped, paused and failed ones, and due times
         before the schedule was created.
@@ -250,7 +250,7 @@ def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: Sched
 def add_schedule_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
     """Add the routes that read schedules."""
 
-    @app.get("/v1/schedules", operation_id="listSchedules", **documents(SchedulePage))
+    @app.get("/v1/schedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[OfProject, Query()], request: Request) -> Response:
         """All schedules, in the order in which they were created."""
         after = decode("schedule", filters.page_token) or 0
@@ -259,12 +259,12 @@ def add_schedule_readers(app: FastAPI, commands: ScheduleCommands, views: Schedu
         page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
         return conditional(request, SchedulePage(schedules=[views.of(row) for row in page], next_page_token=token))
 
-    @app.get("/v1/schedules/{name}", operation_id="getSchedule", **documents(ScheduleDetail))
+    @app.get("/v1/schedules/{name}", **documents(ScheduleDetail))
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
         """One schedule: its definition, its next due times, and the days with a change of the clock."""
         return conditional(request, await views.detail(await commands.find(name)))
 
-    @app.get("/v1/schedules/{name}/due", operation_id="listDue", **documents(DuePage))
+    @app.get("/v1/schedules/{name}/due", **documents(DuePage))
     async def list_due(name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request) -> Response:
         """The firings of a schedule with their results, the latest first."""
         page, token = await run_in_threadpool(views.due, await commands.find(name), filters)

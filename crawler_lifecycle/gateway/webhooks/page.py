@@ -111,7 +111,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
     """Add the web pages of webhooks."""
     webhooks, clock = views.webhooks, views.clock
 
-    @app.get("/webhooks", operation_id="showWebhooks")
+    @app.get("/webhooks")
     def show_webhooks(request: Request) -> Response:
         """List all webhooks with their states."""
         found: list[WebhookRow] = []
@@ -119,7 +119,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
             found += page
         return answer(request, "webhooks.html", rows=[views.of(row).model_dump() for row in found], now=clock())
 
-    @app.get("/webhooks/{name}", operation_id="showWebhook")
+    @app.get("/webhooks/{name}")
     async def show_webhook(name: WebhookName, request: Request) -> Response:
         """Show one webhook and its deliveries."""
         filters = read(DeliveryFilters, request.query_params.multi_items())
@@ -129,7 +129,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
         values["seen"] = await run_in_threadpool(events.last_event_seq)
         return answer(request, "webhook.html", more=next_page(filters, page.next_page_token), **values)
 
-    @app.post("/webhooks/{name}", operation_id="pressWebhook")
+    @app.post("/webhooks/{name}")
     async def press_webhook(name: WebhookName, request: Request) -> Response:
         """Test, pause, resume or delete a webhook."""
         asked = read(WebhookForm, await form(request))

@@ -132,7 +132,7 @@ def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
     def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
 
-    @app.put("/v1/webhooks/{name}", operation_id="putWebhook")
+    @app.put("/v1/webhooks/{name}")
     async def put_webhook(name: WebhookName, body: _Put) -> AcceptedWebhook:
         """Create a webhook, or replace its definition. A repeat with the same definition changes nothing.
 
@@ -140,24 +140,24 @@ def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
         """
         return answer(await commands.put(name, signed(body)))
 
-    @app.delete("/v1/webhooks/{name}", operation_id="deleteWebhook")
+    @app.delete("/v1/webhooks/{name}")
     async def delete_webhook(name: WebhookName) -> AcceptedWebhook:
         """Delete a webhook: no more events are sent. Its deliveries stay recorded."""
         return answer(await commands.delete(name))
 
-    @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook")
+    @app.post("/v1/webhooks/{name}/pause")
     async def pause_webhook(name: WebhookName, body: _Pause) -> AcceptedWebhook:
         """Pause a webhook: no events are sent until it is resumed."""
         return answer(await commands.pause(name, signed(body)))
 
-    @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook")
+    @app.post("/v1/webhooks/{name}/resume")
     async def resume_webhook(name: WebhookName, body: _Resume) -> AcceptedWebhook:
         """Continue a paused webhook, and send the events of the pause. `skip` skips all events up to now, and
         `skip_seq` skips one event that fails again and again.
         """
         return answer(await commands.resume(name, body))
 
-    @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202)
+    @app.post("/v1/webhooks/{name}/test", status_code=202)
     async def test_webhook(name: WebhookName, body: _Test) -> RequestedTest:
         """Send an event `webhook.test` to the webhook, after the events that wait. `deliveries` shows the result."""
         event, note = await commands.test(name, signed(body).requested_by)
@@ -167,7 +167,7 @@ def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
 def add_webhook_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
     """Add the routes that read webhooks."""
 
-    @app.get("/v1/webhooks", operation_id="listWebhooks", **documents(WebhookPage))
+    @app.get("/v1/webhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[OfProject, Query()], request: Request) -> Response:
         """All webhooks, in the order in which they were created."""
         after = decode("webhook", filters.page_token) or 0
@@ -176,7 +176,7 @@ def add_webhook_readers(app: FastAPI, commands: WebhookCommands, views: WebhookV
         page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
         return conditional(request, WebhookPage(webhooks=[views.of(row) for row in page], next_page_token=token))
 
-    @app.get("/v1/webhooks/{name}", operation_id="getWebhook", **documents(Webhook))
+    @app.get("/v1/webhooks/{name}", **documents(Webhook))
     async def get_webhook(name: WebhookName, request: Request) -> Response:
         """One webhook: its definition and its state."""
         return conditional(request, views.of(await commands.find(name)))

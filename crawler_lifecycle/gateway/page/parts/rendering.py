@@ -78,7 +78,7 @@ def add_assets(app: FastAPI) -> None:
     """Add the route of the asset files."""
     served = {asset.name: asset for asset in assets().values()}
 
-    @app.get(PREFIX + "{name}", operation_id="getAsset")
+    @app.get(PREFIX + "{name}")
     async def get_asset(name: str, request: Request) -> Response:
         """Send an asset file. It needs no token, because the login page uses it."""
         asset = served.get(name)

@@ -66,7 +66,7 @@ class RunForm(ChosenForm):
 def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     """Add the route of actions on runs."""
 
-    @app.post("/runs", operation_id="pressRuns")
+    @app.post("/runs")
     async def press_runs(request: Request) -> Response:
         """Carry out the action, and show its result for each run."""
         asked = read(RunForm, await form(request))
@@ -116,7 +116,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
     """Add the list of runs."""
     kept = KeptForEach(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
 
-    @app.get("/", operation_id="showRuns")
+    @app.get("/")
     async def show_runs(request: Request) -> Response:
         """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
         filters = read(PageFilters, request.query_params.multi_items())

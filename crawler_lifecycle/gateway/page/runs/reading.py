@@ -55,7 +55,7 @@ def plain(data: bytes) -> str:
 def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
     """Add the page of a log, and the download of the whole log."""
 
-    @app.get("/runs/{run_id}/log", operation_id="showLog")
+    @app.get("/runs/{run_id}/log")
     async def show_log(run_id: RunId, choice: Annotated[LogChoice, Query()], request: Request) -> Response:
         """Show the end of a task's log, or the lines around its last error, or the reason why it is not here."""
         row = await run_in_threadpool(undeleted, reader.runs, run_id)
@@ -66,7 +66,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         values: dict[str, Any] = {"run": run, "task": task, "text": text, "away": away, "now": views.clock()}
         return answer(request, "log.html", lines=LINES, at_error=choice.at_error, **values)
 
-    @app.get("/runs/{run_id}/log/whole", operation_id="fetchLog")
+    @app.get("/runs/{run_id}/log/whole")
     async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> Streamed:
         """Send the whole log of a task up to now, byte by byte."""
         asked = await logged_task(reader, run_id, choice.task)
@@ -106,7 +106,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
     """Add the web pages of the list of files, and of one file."""
     threads = Places(*FILES_AT_ONCE)
 
-    @app.get("/runs/{run_id}/files", operation_id="showFiles")
+    @app.get("/runs/{run_id}/files")
     async def show_files(run_id: RunId, request: Request) -> Response:
         """List the files of a run, from the folders of its tasks or from its archive."""
 
@@ -119,7 +119,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
         rows = [(one, urlencode({"name": one.name}), is_items(one.name)) for one in here.files]
         return answer(request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock())
 
-    @app.get("/runs/{run_id}/file", operation_id="showFile")
+    @app.get("/runs/{run_id}/file")
     async def show_file(run_id: RunId, choice: Annotated[NameChoice, Query()], request: Request) -> Response:
         """Show the beginning of one file, as text or as a picture."""
 
@@ -143,7 +143,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
     """Add the web page of items: a table, a filter, and optional statistics of the fields."""
 
-    @app.get("/runs/{run_id}/items", operation_id="showItems")
+    @app.get("/runs/{run_id}/items")
     async def show_items(run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request) -> Response:
         """Show items as a table. The fields that most items have are the first columns."""
         table = await items.tables.run(request, items.table, run_id, choice, ROWS)

@@ -73,7 +73,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
     clock = views.clock
     timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
 
-    @app.get("/runs/{run_id}", operation_id="showRun")
+    @app.get("/runs/{run_id}")
     async def show_run(run_id: RunId, request: Request) -> Response:
         """Show one run."""
         row = await run_in_threadpool(found, store.runs, run_id)
@@ -92,7 +92,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         values["counters"] = counters_of(run, store.events.newest_events(run.run_id, READ), clock())
         return answer(request, "run.html", beside=compared(store.runs, row, clock()), **values)
 
-    @app.get("/runs/{run_id}/tasks", operation_id="showTasks")
+    @app.get("/runs/{run_id}/tasks")
     def show_tasks(run_id: RunId, request: Request) -> Response:
         """Show the tasks of a run as a table."""
         filters = read(PageTasks, request.query_params.multi_items())
@@ -105,7 +105,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         values: dict[str, Any] = {"run": run, "tasks": page, "more": next_page(filters, token, "task"), "now": clock()}
         return answer(request, "tasks.html", filters=filters, **values)
 
-    @app.get("/runs/{run_id}/timeline", operation_id="showTimeline")
+    @app.get("/runs/{run_id}/timeline")
     def show_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
         """Show the timeline of a run, oldest entries first."""
         row = found(store.runs, run_id)
@@ -113,7 +113,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         values: dict[str, Any] = {"timeline": page.timeline, "more": next_page(paging, page.next_page_token)}
         return answer(request, "timeline.html", run=row, now=clock(), **values)
 
-    @app.post("/runs/{run_id}/export", operation_id="pressExport")
+    @app.post("/runs/{run_id}/export")
     async def press_export(run_id: RunId, request: Request) -> Response:
         """Repeat the deliveries of an ended run. They keep their ids, so a receiver can ignore a second one."""
         read(AgainForm, await form(request))

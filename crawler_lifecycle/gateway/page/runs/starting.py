@@ -42,7 +42,7 @@ _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
     """Add the routes that show and receive the form."""
 
-    @app.get("/runs/new", operation_id="showStart")
+    @app.get("/runs/new")
     async def show_start(
         request: Request,
         crawler: str | None = None,
@@ -57,7 +57,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
             crawler = crawler or row.crawler
         return await shown(request, {**given, **({"crawler": crawler} if crawler else {})}, note=note)
 
-    @app.post("/runs/new", operation_id="pressStart")
+    @app.post("/runs/new")
     async def press_start(request: Request) -> Response:
         """Start a run and redirect to its page. A form that is sent again starts no second run."""
         pairs = await fields.form(request)
