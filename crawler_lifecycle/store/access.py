@@ -15,7 +15,7 @@ from crawler_lifecycle.ports.access import AccessRow, TokenRow
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import UtcTime, Words, counted_key, new_table, project_column
+from crawler_lifecycle.store.columns import UtcTime, Words, counted_key, new_table, project_column, required
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history
@@ -26,12 +26,12 @@ access_log = new_table(
     "access_log",
     # Rows are only added, and removed when they are old. There are no foreign keys, because a subject may have no row.
     counted_key("id"),
-    Column("at", UtcTime, nullable=False),
+    required("at", UtcTime),
     # The project of the subject. Without a known subject it is that of the caller: ``*`` or empty is of nobody else.
-    Column("project", String(63), nullable=False),
+    required("project", String(63)),
     Column("caller", Words(100)),
-    Column("caller_project", String(63), nullable=False),
-    Column("operation", Words(64), nullable=False),
+    required("caller_project", String(63)),
+    required("operation", Words(64)),
     # The text of the button, if somebody pressed one.
     Column("verb", Words(60)),
     Column("kind", String(20)),
@@ -40,9 +40,9 @@ access_log = new_table(
     Column("address", Words(64)),
     # The HTTP status; none: the client left before the answer, or crawlctl used the database itself.
     Column("status", Integer),
-    Column("outcome", Words(64), nullable=False),
+    required("outcome", Words(64)),
     # The number of equal requests that the row stands for.
-    Column("requests", Integer, nullable=False),
+    required("requests", Integer),
     Index(None, "at"),
     *(Index(None, name, "at") for name in ("project", "caller", "operation", "subject", "outcome")),
 )
@@ -51,12 +51,12 @@ access_token = new_table(
     "access_token",
     # A token itself is never stored. A row stays after its revocation; then its name may be given to a new token.
     counted_key("token_id"),
-    Column("name", String(64), nullable=False),
-    Column("role", String(20), nullable=False),
+    required("name", String(64)),
+    required("role", String(20)),
     project_column(),
-    Column("sha256", String(64), nullable=False),
+    required("sha256", String(64)),
     Column("created_by", Words(255)),
-    Column("created_at", UtcTime, nullable=False),
+    required("created_at", UtcTime),
     Column("expires_at", UtcTime),
     # The last use, to the minute.
     Column("used_at", UtcTime),

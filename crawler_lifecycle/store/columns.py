@@ -124,6 +124,11 @@ metadata = MetaData(
 )
 
 
+def required(name: str, *more: Any, **options: Any) -> Column[Any]:
+    """Return a column that is never null. A plain ``Column`` may be null."""
+    return Column(name, *more, nullable=False, **options)
+
+
 def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Table:
     """Return a table with the options that all tables share."""
     numbered = any(isinstance(part, Column) and part.autoincrement is True for part in parts)
@@ -161,14 +166,14 @@ def owner_key(target: str) -> Column[int]:
 
 def project_column() -> Column[str]:
     """Return the column with the project of a row."""
-    return Column("project", String(63), nullable=False, server_default=DEFAULT)
+    return required("project", String(63), server_default=DEFAULT)
 
 
 def life_columns() -> list[Column[Any]]:
     """Return the time columns of a row that begins and ends."""
     return [
-        Column("created_at", UtcTime, nullable=False),
-        Column("updated_at", UtcTime, nullable=False),
+        required("created_at", UtcTime),
+        required("updated_at", UtcTime),
         Column("started_at", UtcTime),
         Column("ended_at", UtcTime),
     ]
@@ -178,9 +183,9 @@ def stop_columns() -> list[Column[Any]]:
     """Return the columns that keep the stop intent of a row (``base.unit.stop_of``)."""
     return [
         Column("stop_requested_at", UtcTime),
-        Column("stop_force", Boolean, nullable=False),
+        required("stop_force", Boolean),
         Column("stop_requested_by", Words(255)),
         Column("stop_reason", Long),
         Column("stop_limit", Words(200)),
-        Column("stop_escalated", Boolean, nullable=False),
+        required("stop_escalated", Boolean),
     ]

@@ -16,15 +16,15 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import UtcTime, Words, new_table
+from crawler_lifecycle.store.columns import UtcTime, Words, new_table, required
 
 process_note = new_table(
     "process_note",
     Column("kind", String(20), primary_key=True),
     Column("name", String(100), primary_key=True),
-    Column("note", Words(1000), nullable=False),
+    required("note", Words(1000)),
     # The note does not count after this time. The next note of its kind removes it.
-    Column("ends_at", UtcTime, nullable=False),
+    required("ends_at", UtcTime),
 )
 
 #: The kinds of notes: the id of a login that ended before its time; the settings of a process.

@@ -52,22 +52,22 @@ from crawler_lifecycle.store.base.rows import (
     seen,
 )
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import Json, Long, UtcTime, Words, counted_key, new_table, project_column
+from crawler_lifecycle.store.columns import Json, Long, UtcTime, Words, counted_key, new_table, project_column, required
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
 webhook = new_table(
     "webhook",
     counted_key("webhook_id"),
-    Column("webhook_uid", String(32), nullable=False),
-    Column("name", String(80), nullable=False),
+    required("webhook_uid", String(32)),
+    required("name", String(80)),
     # ``*``: it gets the events of all projects.
     project_column(),
     # Each new definition raises it by 1.
-    Column("revision", Integer, nullable=False),
-    Column("definition", Json, nullable=False),
+    required("revision", Integer),
+    required("definition", Json),
     Column("requested_by", Words(255)),
     # Every event up to this number was delivered, was skipped, or does not fit the filters.
-    Column("through_seq", BigInteger, nullable=False),
+    required("through_seq", BigInteger),
     # The workflow execution that delivers now. No other one may record deliveries.
     Column("follower", String(64)),
     # The time since which a delivery fails, and the reason.
@@ -76,8 +76,8 @@ webhook = new_table(
     Column("delivered_at", UtcTime),
     Column("paused_at", UtcTime),
     Column("pause_reason", Long),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
+    required("created_at", UtcTime),
+    required("updated_at", UtcTime),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
     Index(None, "project", "webhook_id"),

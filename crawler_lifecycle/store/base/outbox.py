@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, counted_key, given_key, new_table
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, counted_key, given_key, new_table, required
 
 from .rows import Row, change_row, made
 
@@ -31,23 +31,23 @@ Said = Mapping[int, str | None]
 outbox_counter = new_table(
     "outbox_counter",
     given_key("id", Integer),
-    Column("seq", BigInteger, nullable=False),
+    required("seq", BigInteger),
 )
 
 outbox_event = new_table(
     "outbox_event",
     given_key("seq", Key),
     # The subject: runs/7, managers/3, graphs/nightly. A number or key may be used again later; the uid is unique.
-    Column("subject", String(220), nullable=False),
-    Column("subject_uid", String(32), nullable=False),
+    required("subject", String(220)),
+    required("subject_uid", String(32)),
     # Null when the event is about no run.
     Column("run_id", Key, ForeignKey("run_history.run_id")),
-    Column("attempt", Integer, nullable=False),
-    Column("type", String(50), nullable=False),
+    required("attempt", Integer),
+    required("type", String(50)),
     # An event that must exist only once has a key, made of subject, attempt and type. Other events have null.
     Column("event_key", String(200)),
-    Column("body", Json, nullable=False),
-    Column("created_at", UtcTime, nullable=False),
+    required("body", Json),
+    required("created_at", UtcTime),
     UniqueConstraint("event_key"),
     Index(None, "run_id", "seq"),
     Index(None, "subject", "seq"),
@@ -56,10 +56,10 @@ outbox_event = new_table(
 outbox_delivery = new_table(
     "outbox_delivery",
     counted_key("id"),
-    Column("seq", Key, ForeignKey("outbox_event.seq"), nullable=False),
-    Column("sink", String(100), nullable=False),
-    Column("status", String(20), nullable=False),
-    Column("tries", Integer, nullable=False),
+    required("seq", Key, ForeignKey("outbox_event.seq")),
+    required("sink", String(100)),
+    required("status", String(20)),
+    required("tries", Integer),
     Column("error", Long),
     Column("delivered_at", UtcTime),
     UniqueConstraint("seq", "sink"),

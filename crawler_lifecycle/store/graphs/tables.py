@@ -16,6 +16,7 @@ from crawler_lifecycle.store.columns import (
     new_table,
     owner_key,
     project_column,
+    required,
     same_columns,
     stop_columns,
 )
@@ -24,29 +25,29 @@ graph = new_table(
     "graph",
     counted_key("graph_id"),
     # The uid identifies the graph. A restored database may give its number out again.
-    Column("graph_uid", String(32), nullable=False),
+    required("graph_uid", String(32)),
     project_column(),
-    Column("graph_key", String(200), nullable=False),
+    required("graph_key", String(200)),
     Column("name", Words(200)),
     # The fingerprint of the whole spec. It identifies a repeated start.
-    Column("fingerprint", String(64), nullable=False),
-    Column("pages", Integer, nullable=False),
-    Column("options", Json, nullable=False),
+    required("fingerprint", String(64)),
+    required("pages", Integer),
+    required("options", Json),
     Column("context", Json),
-    Column("state", String(20), nullable=False),
+    required("state", String(20)),
     # The number of steps in each state, at the last change of the graph.
     Column("counts", Json),
     Column("cause", Long),
-    Column("attempt", Integer, nullable=False),
+    required("attempt", Integer),
     Column("owner_workflow_id", String(1000)),
     Column("owner_run_id", String(64)),
     # Former owners that lost the graph. Their late claims are refused.
-    Column("former_owners", Json, nullable=False),
-    Column("next_batch", BigInteger, nullable=False),
+    required("former_owners", Json),
+    required("next_batch", BigInteger),
     # The latest commands of people, and their answers: [[request id, answer], ...].
-    Column("commands", Json, nullable=False),
+    required("commands", Json),
     *stop_columns(),
-    Column("tags", Json, nullable=False),
+    required("tags", Json),
     Column("waiting_for", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
@@ -67,7 +68,7 @@ graph_page = new_table(
     # The pages of a draft. They are deleted when the graph starts.
     owner_key("graph.graph_id"),
     given_key("page", Integer),
-    Column("data", Bytes, nullable=False),
+    required("data", Bytes),
 )
 
 graph_step = new_table(
@@ -75,18 +76,18 @@ graph_step = new_table(
     owner_key("graph.graph_id"),
     # The position of the step: steps are numbered from 0 in the order in which they were added.
     given_key("number", Integer),
-    Column("path", Text, nullable=False),
-    Column("path_hash", String(32), nullable=False),
-    Column("kind", String(20), nullable=False),
+    required("path", Text),
+    required("path_hash", String(32)),
+    required("kind", String(20)),
     # The number of the step that contains it: a sub-graph or a grafting step.
     Column("parent", Integer),
     # All other fields that do not change while the step executes: its dependencies, its options. Defaults are left out.
     Column("shape", Json),
-    Column("job", Json, nullable=False),
-    Column("state", String(20), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("tries", Integer, nullable=False),
-    Column("snoozed", Integer, nullable=False),
+    required("job", Json),
+    required("state", String(20)),
+    required("attempt", Integer),
+    required("tries", Integer),
+    required("snoozed", Integer),
     Column("not_before", UtcTime),
     # The call that executes the step and has not answered yet.
     Column("batch", BigInteger),
@@ -95,9 +96,9 @@ graph_step = new_table(
     # run_id: the run or the manager that the step started. run_attempt: the last attempt of that run whose end was
     # handled. begun_attempt: the attempt of the step that started the run.
     Column("run_id", BigInteger),
-    Column("run_attempt", Integer, nullable=False),
-    Column("begun_attempt", Integer, nullable=False),
-    Column("ending", Boolean, nullable=False),
+    required("run_attempt", Integer),
+    required("begun_attempt", Integer),
+    required("ending", Boolean),
     Column("outcome", Words(200)),
     Column("reason", Long),
     Column("errors", Json),
@@ -131,11 +132,11 @@ graph_result = new_table(
     owner_key("graph.graph_id"),
     given_key("number", Integer),
     given_key("part", Integer),
-    Column("data", Bytes, nullable=False),
+    required("data", Bytes),
 )
 
 graph_log = new_table(
     "graph_log",
     owner_key("graph.graph_id"),
-    Column("log_tail", Text, nullable=False),
+    required("log_tail", Text),
 )

@@ -16,6 +16,7 @@ from crawler_lifecycle.store.columns import (
     new_table,
     owner_key,
     project_column,
+    required,
     stop_columns,
 )
 
@@ -26,52 +27,52 @@ manager = new_table(
     "manager",
     counted_key("manager_id"),
     # The uid identifies the manager. A restored database may give its number out again.
-    Column("manager_uid", String(32), nullable=False),
+    required("manager_uid", String(32)),
     project_column(),
-    Column("name", String(63), nullable=False),
-    Column("flow_id", String(120), nullable=False),
-    Column("plan", String(200), nullable=False),
-    Column("options", Json, nullable=False),
+    required("name", String(63)),
+    required("flow_id", String(120)),
+    required("plan", String(200)),
+    required("options", Json),
     # The fingerprint of plan and options. It identifies a repeated start.
-    Column("request_hash", String(32), nullable=False),
-    Column("status", String(20), nullable=False),
+    required("request_hash", String(32)),
+    required("status", String(20)),
     Column("outcome", Words(200)),
     Column("cause", Long),
-    Column("attempt", Integer, nullable=False),
+    required("attempt", Integer),
     Column("owner_workflow_id", String(1000)),
     Column("owner_run_id", String(64)),
     # Former owners that lost the manager. Their late claims are refused.
-    Column("former_owners", Json, nullable=False),
+    required("former_owners", Json),
     # The generation of the process that runs the class. Writes of older processes are refused.
-    Column("generation", Integer, nullable=False),
+    required("generation", Integer),
     Column("fingerprint", String(100)),
-    Column("position", BigInteger, nullable=False),
-    Column("exhausted", Boolean, nullable=False),
+    required("position", BigInteger),
+    required("exhausted", Boolean),
     Column("source_error", Long),
     Column("last_pick_at", UtcTime),
     # True when a decision of the class ended the manager, so that no further cycle begins.
-    Column("is_over", Boolean, nullable=False),
-    Column("sealed", Boolean, nullable=False),
-    Column("next_seq", BigInteger, nullable=False),
+    required("is_over", Boolean),
+    required("sealed", Boolean),
+    required("next_seq", BigInteger),
     Column("cap", Integer),
-    Column("paused", Boolean, nullable=False),
-    Column("leave_runs", Boolean, nullable=False),
+    required("paused", Boolean),
+    required("leave_runs", Boolean),
     *stop_columns(),
     # tries: the number of failed cycles in a row. hook_errors: the number of hooks of this attempt that failed finally.
-    Column("tries", Integer, nullable=False),
-    Column("hook_errors", Integer, nullable=False),
-    Column("state", Json, nullable=False),
-    Column("stats", Json, nullable=False),
-    Column("tags", Json, nullable=False),
-    Column("flow_tags", Json, nullable=False),
+    required("tries", Integer),
+    required("hook_errors", Integer),
+    required("state", Json),
+    required("stats", Json),
+    required("tags", Json),
+    required("flow_tags", Json),
     Column("close_reason", Words(200)),
     Column("waiting_for", Long),
     Column("error", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
     # Counters, which each change updates. Without them a page would have to count up to a million jobs.
-    *(Column(f"jobs_{state.value}", BigInteger, nullable=False) for state in JobState),
-    *(Column(name, BigInteger, nullable=False) for name in MANAGER_COUNTERS),
+    *(required(f"jobs_{state.value}", BigInteger) for state in JobState),
+    *(required(name, BigInteger) for name in MANAGER_COUNTERS),
     # Events up to pruned_through may have been removed. Jobs were last removed at jobs_pruned_at.
     Column("pruned_through", BigInteger),
     Column("jobs_pruned_at", UtcTime),
@@ -86,13 +87,13 @@ manager = new_table(
 manager_item = new_table(
     "manager_item",
     counted_key("item_id"),
-    Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
+    required("manager_id", Key, ForeignKey("manager.manager_id")),
     # Null for jobs that are never recognised as duplicates.
     Column("identity", String(64)),
     Column("position", BigInteger),
-    Column("state", String(20), nullable=False),
+    required("state", String(20)),
     Column("seq", BigInteger),
-    Column("retry", Integer, nullable=False),
+    required("retry", Integer),
     Column("retry_of", Words(120)),
     Column("spider", Words(255)),
     Column("cap_key", Words(255)),
@@ -102,13 +103,13 @@ manager_item = new_table(
     # There is no foreign key, because it would need a further index.
     Column("run_id", BigInteger),
     # The last attempt of its run for whose end hooks were called; 0: none.
-    Column("handled_attempt", Integer, nullable=False),
+    required("handled_attempt", Integer),
     # The number of failures of its hooks since their last success.
-    Column("hook_tries", Integer, nullable=False),
+    required("hook_tries", Integer),
     Column("outcome", Words(200)),
     Column("error", Long),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
+    required("created_at", UtcTime),
+    required("updated_at", UtcTime),
     UniqueConstraint("manager_id", "identity"),
     # Each number and retry has at most one job. Jobs without a number may be many.
     UniqueConstraint("manager_id", "seq", "retry"),
@@ -119,11 +120,11 @@ manager_item = new_table(
 manager_addition = new_table(
     "manager_addition",
     counted_key("id"),
-    Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
-    Column("request_key", String(120), nullable=False),
-    Column("jobs_hash", String(32), nullable=False),
-    Column("jobs", Integer, nullable=False),
-    Column("created_at", UtcTime, nullable=False),
+    required("manager_id", Key, ForeignKey("manager.manager_id")),
+    required("request_key", String(120)),
+    required("jobs_hash", String(32)),
+    required("jobs", Integer),
+    required("created_at", UtcTime),
     UniqueConstraint("manager_id", "request_key"),
 )
 
@@ -131,24 +132,24 @@ manager_log = new_table(
     "manager_log",
     # The log has its own table, because every cycle locks and every list reads the row of the manager.
     owner_key("manager.manager_id"),
-    Column("log_tail", Text, nullable=False),
+    required("log_tail", Text),
 )
 
 plan = new_table(
     "plan",
     # The names of classes and modules. Every database compares them case-sensitively.
     Column("plan", String(200), primary_key=True),
-    Column("kind", String(20), nullable=False),
+    required("kind", String(20)),
     Column("name", Words(63)),
-    Column("description", Long, nullable=False),
-    Column("fingerprint", String(100), nullable=False),
-    Column("options", Json, nullable=False),
+    required("description", Long),
+    required("fingerprint", String(100)),
+    required("options", Json),
     Column("error", Long),
     # The pool of workers that has a module; null: the common pool. Classes have no pool.
     Column("queue", Words(50)),
     # The worker that reports the plan. since: the time of its first report of this code. seen_at: the time of its last
     # report; null: it does not report the plan any more.
     Column("worker", Words(200), primary_key=True),
-    Column("since", UtcTime, nullable=False),
+    required("since", UtcTime),
     Column("seen_at", UtcTime),
 )

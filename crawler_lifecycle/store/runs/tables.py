@@ -19,6 +19,7 @@ from crawler_lifecycle.store.columns import (
     new_table,
     owner_key,
     project_column,
+    required,
     same_columns,
     stop_columns,
 )
@@ -28,7 +29,7 @@ OVER_RUNS = [status.value for status in RunStatus if status.terminal]
 
 
 def _run_id() -> Column[int]:
-    return Column("run_id", Key, ForeignKey("run_history.run_id"), nullable=False)
+    return required("run_id", Key, ForeignKey("run_history.run_id"))
 
 
 def _counters() -> list[Column[int]]:
@@ -39,37 +40,37 @@ run_history = new_table(
     "run_history",
     counted_key("run_id"),
     # The uid identifies the run. A restored database may give its number out again.
-    Column("run_uid", String(32), nullable=False),
+    required("run_uid", String(32)),
     project_column(),
-    Column("request_id", String(120), nullable=False),
-    Column("request_hash", String(32), nullable=False),
+    required("request_id", String(120)),
+    required("request_hash", String(32)),
     # work_hash: the fingerprint of the work, without its requester and its time. schedule: the schedule that requested
     # the run. Both serve to find a later successful run of the same work or schedule.
     Column("work_hash", String(32)),
     Column("schedule", String(80)),
-    Column("crawler", String(63), nullable=False),
-    Column("pool", String(63), nullable=False),
-    Column("trigger", String(20), nullable=False),
-    Column("status", String(20), nullable=False),
-    Column("stage", String(20), nullable=False),
+    required("crawler", String(63)),
+    required("pool", String(63)),
+    required("trigger", String(20)),
+    required("status", String(20)),
+    required("stage", String(20)),
     Column("outcome", Words(200)),
     Column("cause", Long),
-    Column("attempt", Integer, nullable=False),
+    required("attempt", Integer),
     Column("owner_workflow_id", String(1000)),
     Column("owner_run_id", String(64)),
     # The facts about the claim of this attempt. A second claim by the same owner gets the same answer from them.
-    Column("claim_resumed", Boolean, nullable=False),
-    Column("claim_rerun", Boolean, nullable=False),
-    Column("claim_repair", Boolean, nullable=False),
+    required("claim_resumed", Boolean),
+    required("claim_rerun", Boolean),
+    required("claim_repair", Boolean),
     # The time when this attempt was accepted; null for the first attempt, which was accepted at created_at.
     Column("attempt_at", UtcTime),
     # The last attempt whose ended tasks were queued again.
-    Column("requeued_attempt", Integer, nullable=False),
-    Column("request", Json, nullable=False),
+    required("requeued_attempt", Integer),
+    required("request", Json),
     Column("requested_by", Words(255)),
     # The project and name of the token that started the run; null for a run that no token started.
     Column("caller", String(128)),
-    Column("multi", Boolean, nullable=False),
+    required("multi", Boolean),
     Column("flow_id", String(255)),
     Column("parent", String(255)),
     *stop_columns(),
@@ -155,9 +156,9 @@ history_property = new_table(
     "history_property",
     counted_key("id"),
     _run_id(),
-    Column("attempt", Integer, nullable=False),
-    Column("name", String(100), nullable=False),
-    Column("value", Words(1000), nullable=False),
+    required("attempt", Integer),
+    required("name", String(100)),
+    required("value", Words(1000)),
     UniqueConstraint("run_id", "attempt", "name"),
 )
 
@@ -166,19 +167,19 @@ task_history = new_table(
     counted_key("task_id"),
     _run_id(),
     # Counts the tries of this index, over all attempts of the run. It is part of the task's name on the cluster.
-    Column("attempt", Integer, nullable=False),
+    required("attempt", Integer),
     # The attempt of the run to which the try belongs.
-    Column("run_attempt", Integer, nullable=False),
-    Column("task_index", Integer, nullable=False),
+    required("run_attempt", Integer),
+    required("task_index", Integer),
     # There is no foreign key: it would need a second index, and nobody deletes single tasks.
     Column("superseded_by", BigInteger),
-    Column("status", String(20), nullable=False),
-    Column("status_since", UtcTime, nullable=False),
+    required("status", String(20)),
+    required("status_since", UtcTime),
     Column("outcome", Words(200)),
     Column("cause", Long),
     # The line from the log or from the runner that says why the crawler failed.
     Column("error", Words(ERROR_MAX)),
-    Column("args", Json, nullable=False),
+    required("args", Json),
     Column("cluster", Words(100)),
     Column("cluster_name", Words(255)),
     Column("cluster_uid", Words(100)),
@@ -199,7 +200,7 @@ task_history = new_table(
     Column("offered_until", UtcTime),
     # The number of tries by the policy of retries before this one, in this attempt of the run. The next columns say
     # when such a try may begin, with how much memory, and which node it should avoid.
-    Column("retry", Integer, nullable=False, server_default="0"),
+    required("retry", Integer, server_default="0"),
     Column("not_before", UtcTime),
     Column("memory", String(20)),
     Column("avoid_node", Words(255)),
@@ -208,7 +209,7 @@ task_history = new_table(
     # The pool and the priority with which the task was offered; null without pools.
     Column("pool", String(63)),
     Column("priority", Integer),
-    Column("ever_seen", Boolean, nullable=False),
+    required("ever_seen", Boolean),
     # The last time at which a look saw the task, while later looks do not find it. This alone proves nothing.
     Column("absent_since", UtcTime),
     # The time of the first look that did not find the task, if no later look found it. A second such look, much later,
@@ -233,19 +234,19 @@ pool_gate = new_table(
     "pool_gate",
     # One row. Who gives places locks it, so that pools never exceed their caps (domain/pools.py).
     given_key("id", Integer),
-    Column("state", Json, nullable=False),
+    required("state", Json),
 )
 
 pool_ticket = new_table(
     "pool_ticket",
     # A run that waits for places of its pool.
     owner_key("run_history.run_id"),
-    Column("pool", String(63), nullable=False),
-    Column("priority", Integer, nullable=False),
+    required("pool", String(63)),
+    required("priority", Integer),
     # The age of the run decides about its place in the line. It waits since it last got a place.
-    Column("since", UtcTime, nullable=False),
-    Column("waits_since", UtcTime, nullable=False),
-    Column("wanted", Integer, nullable=False),
+    required("since", UtcTime),
+    required("waits_since", UtcTime),
+    required("wanted", Integer),
     # The time when its workflow was called to ask for places.
     Column("called_at", UtcTime),
     Index(None, "pool", "priority", "since", "run_id"),
@@ -258,28 +259,28 @@ crawler_memory = new_table(
     # The memory that a try needed after "oom", where the policy of retries says remember.
     Column("project", String(63), primary_key=True),
     Column("crawler", String(63), primary_key=True),
-    Column("memory", String(20), nullable=False),
-    Column("run_id", BigInteger, nullable=False),
+    required("memory", String(20)),
+    required("run_id", BigInteger),
 )
 
 task_addition = new_table(
     "task_addition",
     counted_key("id"),
     _run_id(),
-    Column("request_key", String(120), nullable=False),
-    Column("args_hash", String(32), nullable=False),
-    Column("first_index", Integer, nullable=False),
-    Column("tasks", Integer, nullable=False),
-    Column("created_at", UtcTime, nullable=False),
+    required("request_key", String(120)),
+    required("args_hash", String(32)),
+    required("first_index", Integer),
+    required("tasks", Integer),
+    required("created_at", UtcTime),
     UniqueConstraint("run_id", "request_key"),
 )
 
 task_observation = new_table(
     "task_observation",
     given_key("task_id", Key),
-    Column("run_id", BigInteger, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("task_index", Integer, nullable=False),
+    required("run_id", BigInteger),
+    required("attempt", Integer),
+    required("task_index", Integer),
     Column("finding", Json),
     Column("details", Json),
     Index(None, "run_id", "task_index"),
@@ -291,13 +292,13 @@ task_finding = new_table(
     # task_history have its type.
     given_key("run_id", BigInteger),
     given_key("task_id", BigInteger),
-    Column("believed", String(20), nullable=False),
-    Column("terminal", Boolean, nullable=False),
+    required("believed", String(20)),
+    required("terminal", Boolean),
     Column("cluster_time", UtcTime),
     # The time when a look last saw that the recorded status was true.
     Column("vouched_at", UtcTime),
     Column("correction", String(30)),
-    Column("evidence", Json, nullable=False),
+    required("evidence", Json),
     *same_columns(task_history, "status", "outcome", "cause", "reason", "started_at", "deployed_at", "cluster_name"),
     *same_columns(task_history, "cluster_uid", "node", "exit_code", "exit_signal", "ended_by"),
 )
@@ -324,7 +325,7 @@ task_log = new_table(
     "task_log",
     owner_key("task_history.task_id"),
     # The text of a row that an older build wrote. Now it is empty, and the next column has the text.
-    Column("log_tail", Text, nullable=False, default=""),
+    required("log_tail", Text, default=""),
     # A log as it is takes a page of 16 KiB. Compressed (columns.compressed) it takes a fifth of one.
     Column("compressed", Bytes),
 )
@@ -333,7 +334,7 @@ task_stats = new_table(
     "task_stats",
     # The statistics that the crawler reported at its end: name -> number.
     owner_key("task_history.task_id"),
-    Column("stats", Json, nullable=False),
+    required("stats", Json),
 )
 
 status_transition = new_table(
@@ -341,14 +342,14 @@ status_transition = new_table(
     counted_key("seq"),
     _run_id(),
     Column("task_id", BigInteger),
-    Column("attempt", Integer, nullable=False),
+    required("attempt", Integer),
     Column("from_status", String(20)),
-    Column("to_status", String(20), nullable=False),
+    required("to_status", String(20)),
     Column("cluster_time", UtcTime),
-    Column("committed_at", UtcTime, nullable=False),
+    required("committed_at", UtcTime),
     Column("lag_ms", BigInteger),
-    Column("source", String(20), nullable=False),
-    Column("evidence", Json, nullable=False),
+    required("source", String(20)),
+    required("evidence", Json),
     Index(None, "run_id", "seq"),
 )
 
@@ -359,16 +360,16 @@ correction = new_table(
     # The project of its run: the lists and sums of one project read nothing of another one.
     project_column(),
     Column("task_id", BigInteger),
-    Column("attempt", Integer, nullable=False),
-    Column("kind", String(30), nullable=False),
-    Column("believed", String(20), nullable=False),
+    required("attempt", Integer),
+    required("kind", String(30)),
+    required("believed", String(20)),
     Column("believed_since", UtcTime),
-    Column("truth", String(20), nullable=False),
+    required("truth", String(20)),
     Column("truth_since", UtcTime),
-    Column("found_by", String(20), nullable=False),
+    required("found_by", String(20)),
     Column("lag_ms", BigInteger),
-    Column("evidence", Json, nullable=False),
-    Column("created_at", UtcTime, nullable=False),
+    required("evidence", Json),
+    required("created_at", UtcTime),
     Index(None, "run_id", "id"),
     Index(None, "kind", "id"),
     Index(None, "project", "id"),
@@ -382,12 +383,12 @@ cancellation_log = new_table(
     "cancellation_log",
     counted_key("id"),
     _run_id(),
-    Column("attempt", Integer, nullable=False),
-    Column("request_id", Words(120), nullable=False),
+    required("attempt", Integer),
+    required("request_id", Words(120)),
     Column("requested_by", Words(255)),
     Column("reason", Long),
-    Column("force", Boolean, nullable=False),
-    Column("requested_at", UtcTime, nullable=False),
+    required("force", Boolean),
+    required("requested_at", UtcTime),
     Column("acted_at", UtcTime),
     UniqueConstraint("run_id", "attempt", "request_id"),
 )
@@ -396,13 +397,13 @@ export_record = new_table(
     "export_record",
     counted_key("id"),
     _run_id(),
-    Column("attempt", Integer, nullable=False),
-    Column("status", String(20), nullable=False),
+    required("attempt", Integer),
+    required("status", String(20)),
     Column("url", Words(2000)),
     Column("bytes", BigInteger),
     Column("files", Integer),
     Column("sha256", String(64)),
     Column("error", Long),
-    Column("at", UtcTime, nullable=False),
+    required("at", UtcTime),
     UniqueConstraint("run_id", "attempt"),
 )

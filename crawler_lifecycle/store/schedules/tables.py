@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, UniqueConstraint
 
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, counted_key, new_table, project_column
+from crawler_lifecycle.store.columns import (
+    Json,
+    Key,
+    Long,
+    UtcTime,
+    Words,
+    counted_key,
+    new_table,
+    project_column,
+    required,
+)
 
 schedule = new_table(
     "schedule",
     counted_key("schedule_id"),
-    Column("name", String(80), nullable=False),
+    required("name", String(80)),
     project_column(),
     # Each new definition raises it by 1.
-    Column("revision", Integer, nullable=False),
-    Column("definition", Json, nullable=False),
+    required("revision", Integer),
+    required("definition", Json),
     # The revision that Temporal has.
     Column("told", Integer),
     Column("requested_by", Words(255)),
     Column("paused_at", UtcTime),
     Column("pause_reason", Long),
     # Only failures of firings after this one count for a pause.
-    Column("failures_after", BigInteger, nullable=False),
+    required("failures_after", BigInteger),
     # The end of the last check. Each due time before it has a firing.
-    Column("checked_until", UtcTime, nullable=False),
+    required("checked_until", UtcTime),
     Column("trouble", Long),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
+    required("created_at", UtcTime),
+    required("updated_at", UtcTime),
     # The time since which there are no further due times.
     Column("ended_at", UtcTime),
     Column("deleted_at", UtcTime),
@@ -38,21 +48,21 @@ schedule_due = new_table(
     # One row (a firing) for each due time. A row changes later when its target starts or can never start. A firing
     # without a target also changes when a person requests it.
     counted_key("due_id"),
-    Column("schedule_id", Key, ForeignKey("schedule.schedule_id"), nullable=False),
+    required("schedule_id", Key, ForeignKey("schedule.schedule_id")),
     # The revision of the definition that was valid at the decision.
-    Column("revision", Integer, nullable=False),
-    Column("due_at", UtcTime, nullable=False),
-    Column("decision", String(20), nullable=False),
+    required("revision", Integer),
+    required("due_at", UtcTime),
+    required("decision", String(20)),
     Column("reason", Long),
     Column("asked_by", Words(255)),
     # The key of the request of a person. A repeated request with this key finds this row.
     Column("request_key", String(120)),
-    Column("lateness_ms", BigInteger, nullable=False),
-    Column("decided_at", UtcTime, nullable=False),
+    required("lateness_ms", BigInteger),
+    required("decided_at", UtcTime),
     # The row whose target must end before the target of this row starts.
     Column("after_id", BigInteger),
     # There is no foreign key, because the target is a run, a manager or a graph.
-    Column("target_kind", String(20), nullable=False),
+    required("target_kind", String(20)),
     Column("target_id", BigInteger),
     Column("begun_at", UtcTime),
     UniqueConstraint("schedule_id", "due_at"),
