@@ -11,11 +11,10 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from .item_reader import FORMATS, Feed, kind_of, suffix_of
 
-#: The file in a task's folder that names more items: a JSON object a line, as ``Declared``.
+#: The file in a task's folder that names more items: a JSON object a line (``declared``).
 DECLARED = ".crawl_items.jsonl"
 #: The most bytes and lines of it that are read.
 DECLARED_MAX, LINES_MAX = 256 * 1024, 2_000
@@ -33,26 +32,7 @@ NO_FEEDS = (
 )
 
 
-class Declared(NamedTuple):
-    """Files that are items, and how they are read."""
-
-    files: str
-    """A path in the task's folder. ``*`` stands for any characters."""
-    format: str = ""
-    delimiter: str = ""
-    quote: str = ""
-    """``none``: a quotation mark is a character like any other."""
-
-    def takes(self, path: str) -> bool:
-        """Return whether the path of a file fits."""
-        return fnmatchcase(path, self.files)
-
-    def feed(self, path: str) -> Feed:
-        """Return the feed with this path."""
-        return Feed(path, self.format, self.delimiter, self.quote != "none")
-
-
-def declared_in(text: bytes) -> list[Declared]:
+def declared_in(text: bytes) -> list[Feed]:
     """Return the declarations in the content of ``DECLARED``. Lines that are none are left out."""
     found = []
     for line in text[:DECLARED_MAX].splitlines()[:LINES_MAX]:
@@ -61,16 +41,19 @@ def declared_in(text: bytes) -> list[Declared]:
     return found
 
 
-def declared(said: object) -> Declared:
-    """Return a declaration. Raises ``ValueError``, which names the key, its value and the cure."""
+def declared(said: object) -> Feed:
+    """Return a declaration: a feed with a pattern for a name, in which ``*`` stands for any characters.
+
+    Raises ``ValueError``, which names the key, its value and the cure.
+    """
     if not isinstance(said, dict) or not said:
-        raise ValueError(f": {said!r:.100} is not allowed; give off, or some of {', '.join(Declared._fields)}")
+        raise ValueError(f": {said!r:.100} is not allowed; give off, or some of {', '.join(_VALUES)}")
     for key, value in said.items():
-        if key not in Declared._fields:
-            raise ValueError(f".{key!s:.50}: unknown key; known are {', '.join(Declared._fields)}")
+        if key not in _VALUES:
+            raise ValueError(f".{key!s:.50}: unknown key; known are {', '.join(_VALUES)}")
         if not isinstance(value, str) or not _VALUES[key][0].fullmatch(value):
             raise ValueError(f".{key}: {value!r:.100} is not allowed; give {_VALUES[key][1]}")
-    return Declared(**{"files": "", **said})
+    return Feed(said.get("files", ""), *(said.get(name, "") for name in Feed._fields[1:]))
 
 
 #: Key of a declaration -> what it may be.
@@ -95,7 +78,7 @@ def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
     ``items.csv``, counts once. ``read`` returns the first bytes of a file.
     """
     tasks: dict[str, list[str]] = {}
-    said: dict[str, list[Declared]] = {}
+    said: dict[str, list[Feed]] = {}
     for name in names:
         task, _, path = name.partition("/")
         if path == DECLARED:
@@ -109,14 +92,14 @@ def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
     ]
 
 
-def _of_task(paths: list[str], said: list[Declared]) -> list[Feed]:
-    named = [one for one in said if one.files]
+def _of_task(paths: list[str], said: list[Feed]) -> list[Feed]:
+    named = [one for one in said if one.name]
     if named:
-        found = [one.feed(path) for path in paths for one in named if one.takes(path)]
+        found = [one._replace(name=path) for path in paths for one in named if fnmatchcase(path, one.name)]
     else:
-        usual = said[0] if said else Declared("")
+        usual = said[0] if said else Feed("")
         some = [path for path in paths if is_items(path) and not _NO_FEED.search(path)]
-        found = [usual.feed(path) for path in [path for path in some if _NAMED_ITEMS.search(path)] or some]
+        found = [usual._replace(name=path) for path in [path for path in some if _NAMED_ITEMS.search(path)] or some]
     best: dict[str, Feed] = {}
     for feed in found:
         stem = _SUFFIX.sub("", feed.name) if is_items(feed.name) else feed.name

@@ -82,8 +82,8 @@ class Feed(NamedTuple):
     """One of ``FORMATS``; empty: the name and the content say it."""
     delimiter: str = ""
     """One character; empty: the header says it."""
-    quote: bool = True
-    """False: a quotation mark in CSV is a character like any other."""
+    quote: str = ""
+    """``none``: a quotation mark in CSV is a character like any other."""
 
 
 class Skipped(Counter[str]):
@@ -507,7 +507,7 @@ class _Csv:
         line = todo.popleft()
         if len(line) > VALUES_MAX and line.count(self._delimiter) > VALUES_MAX:
             return [""] * (VALUES_MAX + 1)
-        if not self._feed.quote:
+        if self._feed.quote == "none":
             bare = line.rstrip("\r\n")
             return bare.split(self._delimiter) if bare else []
         is_open = bool(self._open)

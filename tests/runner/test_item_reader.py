@@ -98,7 +98,7 @@ def test_csv_as_people_write_it(name: str, text: str, rows: list[list[str]]) -> 
 
 def test_the_entry_says_what_cannot_be_seen() -> None:
     assert read(Feed("a.txt", "csv", ":"), 'a:b\n1:"x\n')[0] == [{"a": "1", "b": '"x'}]
-    assert read(Feed("a.csv", quote=False), 'a,b\n"1","2"\n')[0] == [{"a": '"1"', "b": '"2"'}]
+    assert read(Feed("a.csv", quote="none"), 'a,b\n"1","2"\n')[0] == [{"a": '"1"', "b": '"2"'}]
     assert read(Feed("data", "jsonl"), '{"a": 1}\n')[0] == [A]
     assert read(Feed("data"), "a;b\n1;2\n")[0] == [{"a": "1", "b": "2"}]
 
