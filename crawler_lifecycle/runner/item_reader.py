@@ -13,7 +13,7 @@ import io
 import json
 import re
 import zlib
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -40,16 +40,16 @@ _IN_VAIN_MAX = 4 * ITEM_MAX
 _MANY = 3
 #: The most places that are named for each reason.
 _PLACES_MAX = 3
-#: Reasons for skipped or repaired data, and the sentences about them.
+#: Reasons for skipped or repaired data, and the sentences about them, which follow a number.
 NO_JSON, TOO_LONG, TOO_WIDE, TORN = "no_json", "too_long", "too_wide", "torn"
 UNREADABLE, MENDED = "unreadable", "mended"
 _SENTENCES = {
-    NO_JSON: "{0:,} lines were no JSON",
-    TOO_LONG: f"{{0:,}} items were longer than {ITEM_MAX:,} characters",
-    TOO_WIDE: f"{{0:,}} items had more than {VALUES_MAX:,} values",
-    TORN: "{0:,} last lines were incomplete: they are being written, or their crawler died",
-    UNREADABLE: "{0:,} files could not be read to their end",
-    MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
+    NO_JSON: "lines were no JSON",
+    TOO_LONG: f"items were longer than {ITEM_MAX:,} characters",
+    TOO_WIDE: f"items had more than {VALUES_MAX:,} values",
+    TORN: "last lines were incomplete: they are being written, or their crawler died",
+    UNREADABLE: "files could not be read to their end",
+    MENDED: "lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
 }
 #: Byte order marks. UTF-32 comes first, because its mark begins with the mark of UTF-16.
 _MARKS = {
@@ -91,23 +91,21 @@ class Skipped(Counter[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[str, list[str]] = {}
+        self._places = defaultdict[str, list[str]](list)
 
-    def note(self, name: str, reason: str, place: str) -> None:
+    def note(self, name: str, reason: str, place: str, why: str = "") -> None:
         """Count one in the file of this name, and keep its place if few are known."""
         self[reason] += 1
-        known = self._places.setdefault(reason, [])
-        if len(known) < _PLACES_MAX:
-            known.append(f"{name}: {place}")
+        if self[reason] <= _PLACES_MAX:
+            self._places[reason].append(": ".join(filter(None, (name, place, why))))
 
     def sentences(self) -> list[str]:
         """Return sentences for people, with the first places."""
-        told = []
-        for reason, text in _SENTENCES.items():
-            if self[reason]:
-                places = "; ".join(self._places.get(reason, ()))
-                told.append(text.format(self[reason]) + (f" ({places})" if places else ""))
-        return told
+        return [
+            f"{self[reason]:,} {text} ({'; '.join(self._places[reason])})"
+            for reason, text in _SENTENCES.items()
+            if self[reason]
+        ]
 
 
 class TooWide(ValueError):
@@ -159,8 +157,8 @@ class _Scanner:
 
 PAUSE: Any = object()
 """A mark in place of items: no more bytes of the file are there now."""
-#: Takes the reason and the place of data that is skipped or repaired.
-Note = Callable[[str, str], None]
+#: Takes the reason and the place of data that is skipped or repaired, and perhaps more words.
+Note = Callable[..., None]
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
 _decoder = ItemDecoder(**_AS_USUAL)
 #: For what has a number of more than 4,300 digits, which Python refuses to convert: such a number stays a text.
@@ -178,7 +176,7 @@ def follow(feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemD
     texts = _decoded(_unpacked(iter(pieces), note))
     try:
         head = yield from _begin(texts, "", _shows_its_kind, PAUSE)
-        parser = _parser(feed, head.lstrip()[:_HEAD_MAX].partition("\n")[0])(feed, note, decoder)
+        parser = _parser(feed, head.lstrip()[:_HEAD_MAX].partition("\n")[0], note, decoder)
         for text in chain(filter(None, [head]), texts):
             if text:
                 yield from parser.take(text, last=False)
@@ -255,14 +253,14 @@ def _decoded(parts: Iterator[bytes]) -> Iterator[str]:
     yield from filter(None, [decode(b"", True)])
 
 
-def _parser(feed: Feed, head: str) -> Any:
+def _parser(feed: Feed, head: str, note: Note, decoder: ItemDecoder) -> Any:
     """Return the parser for a file whose first line begins like this."""
     kind = _KINDS.get(feed.format) or kind_of(feed.name) or ("jsonl" if head[:1] in "{[" else "csv")
     if kind == "csv" and not feed.format and _JSON_HEAD.match(head):
         kind = "jsonl"
     if kind == "xml" or (not feed.format and head.startswith("<" if kind != "csv" else "<?xml")):
-        return _Xml
-    return _Csv if kind == "csv" else _Json
+        return _Xml(feed, note)
+    return _Csv(feed, note) if kind == "csv" else _Json(feed, note, decoder)
 
 
 #: Suffix of a file, without ``.gz`` -> the kind of its content.
@@ -406,7 +404,7 @@ class _Json:
 
     def _note(self, reason: str, place: int, why: str = "") -> None:
         line = self._line + self._text.count("\n", 0, place)
-        self._noted(reason, f"line {line:,}" + (f": {why}" if why else ""))
+        self._noted(reason, f"line {line:,}", why)
 
 
 def _is_cut(error: Any, text: str) -> bool:
@@ -422,7 +420,7 @@ class _Csv:
     quotation marks are characters like any others: inches, or the work of a program that does not double them.
     """
 
-    def __init__(self, feed: Feed, note: Note, _decoder: object) -> None:
+    def __init__(self, feed: Feed, note: Note) -> None:
         self._feed, self._noted = feed, note
         self._delimiter = feed.delimiter
         self._text, self._line = "", 0
@@ -473,7 +471,7 @@ class _Csv:
         return ""
 
     def _note(self, reason: str, why: str = "") -> None:
-        self._noted(reason, f"line {self._line:,}" + (f": {why}" if why else ""))
+        self._noted(reason, f"line {self._line:,}", why)
 
     def _lines(self, line: str | None) -> Iterator[Any]:
         """Take one more line; ``None``: there is none."""
@@ -603,7 +601,7 @@ def _distinct(names: Iterable[str]) -> list[str]:
 class _Xml:
     """Items of XML, as Scrapy's exporter writes it: the elements below the root. No entity is expanded."""
 
-    def __init__(self, feed: Feed, note: Note, _decoder: object) -> None:
+    def __init__(self, feed: Feed, note: Note) -> None:
         self._feed, self._noted = feed, note
         self._parser: Any = XMLPullParser(("start", "end"))
         self._root: Any = None
