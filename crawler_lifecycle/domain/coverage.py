@@ -55,9 +55,11 @@ class Coverage:
     @classmethod
     def of(cls, said: object) -> Coverage | None:
         """Read a runner's report or the value of a row. Leave out impossible fields. ``None``: it reports no items."""
-        items, shares = (said.get("items"), said.get("shares")) if isinstance(said, Mapping) else (None, None)
-        items = count(items)
-        note = said.get("note") if isinstance(said, Mapping) else None
+        if not isinstance(said, Mapping):
+            return None
+        items = count(said.get("items"))
+        shares = said.get("shares")
+        note = said.get("note")
         note = note[:NOTE_MAX] if isinstance(note, str) and note and travels(note, len(note)) else None
         if items is None or not (items or note) or not isinstance(shares, Mapping):
             return None
