@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -78,10 +78,8 @@ class Contract(NamedTuple):
     stop_url: str | None
     """The gateway's address of the run's stop, which answers whether the stop is forced."""
     stop_token: str | None
-    items: bool
-    """True when the runner counts the items in feeds."""
-    item_files: str | None
-    """JSON that says which files are items, for ``DECLARED`` of ``item_files.py``."""
+    items: str
+    """``off``: the runner counts no items in feeds. JSON says which files are items, for ``DECLARED``."""
     fields: list[str]
     """The fields of items that the summary reports first."""
 
@@ -110,8 +108,7 @@ class Contract(NamedTuple):
             end_grace_s=_seconds(environ, "CRAWL_END_GRACE_S", 0.0) if environ.get("CRAWL_END_GRACE_S") else None,
             stop_url=_stop_url(environ),
             stop_token=environ.get("CRAWL_TOKEN"),
-            items=environ.get("CRAWL_ITEMS") != "off",
-            item_files=said if (said := environ.get("CRAWL_ITEMS", "")).startswith("{") else None,
+            items=environ.get("CRAWL_ITEMS", ""),
             fields=_fields(environ),
             **{name: environ.get(f"CRAWL_{name.upper()}") for name in _TEXTS},
         )
@@ -210,12 +207,17 @@ def summary_text(data: Json) -> str:
 
     ``fields`` comes last, complete or not at all: a field missing there would seem to be empty in every item.
     """
-    long: Json = {name: data[name] for name in ("files", "message", "not_kept") if name in data}
-    last: Json = {"fields": data["fields"]} if "fields" in data else {}
+    long = picked(data, ("files", "message", "not_kept"))
+    last = picked(data, ("fields",))
     short = fitted({name: value for name, value in data.items() if name not in (*long, *last)}, SHORT_MAX)
     text = fitted({**json.loads(short), **long}, SUMMARY_MAX)
     whole = json.dumps({**json.loads(text), **last})
     return whole if len(whole) <= SUMMARY_MAX else text
+
+
+def picked(data: Json, names: Iterable[str]) -> Json:
+    """Return the fields with these names that the object has."""
+    return {name: data[name] for name in names if name in data}
 
 
 def fitted(data: Json, most: int) -> str:

@@ -64,16 +64,16 @@ class Runner:
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
         self._crawlee: Crawlee | None = None
-        self._began_at = time.time()
+        self._started_at = time.time()
         self._resumed = False
         self._resumption: contract.Json = {}
         self._warned = False
         self._stats: dict[str, Any] = {}
         self._reported: contract.Json = {}
         """The last valid stats of the crawler itself."""
-        self._feeds = Feeds(terms.files_dir, terms.fields) if terms.files_dir and terms.items else None
-        if terms.files_dir and terms.item_files:
-            contract.write(os.path.join(terms.files_dir, DECLARED), f"{terms.item_files}\n")
+        self._feeds = Feeds(terms.files_dir, terms.fields) if terms.files_dir and terms.items != "off" else None
+        if terms.files_dir and terms.items.startswith("{"):
+            contract.write(os.path.join(terms.files_dir, DECLARED), f"{terms.items}\n")
         self._feeds_due = time.monotonic() + FEED_SECONDS
         self._signs = Signs()
         self._wrote_at: str | None = None
@@ -83,7 +83,6 @@ class Runner:
         self._own_exit: int | None = None
         """The exit code of a program that could not be executed, as a shell would tell it."""
         self._statistics: contract.Json = {}
-        self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
         # From here on the monotonic clock counts, because the wall clock may be changed.
         left = None if terms.deadline is None else max(0.0, terms.deadline - time.time() + DEADLINE_GRACE_SECONDS)
@@ -325,16 +324,16 @@ class Runner:
             "exit_code": ended.exit_code,
             "own_exit": None if self._scrapy else self._own_exit or ended.exit_code,  # not Scrapy's own code
             "signal": ended.signal,
-            **{name: self._stats[name] for name in contract.COUNTERS if name in self._stats},
+            **contract.picked(self._stats, contract.COUNTERS),
             **self._resumption,
             "peak_memory": ended.peak_memory or None,
-            "started_at": self._started_at,
+            "started_at": contract.moment(self._started_at),
             "message": self._message[:1000] if self._message else None,
         }
         write_summary(self._terms.summary_file, summary)  # this summary stays if we are killed in the next steps
         summary["not_kept"] = self._not_kept()
         if self._feeds is not None:
-            summary["fields"] = self._fields(child)
+            summary["fields"] = self._fields(child, self._feeds)
         if self._terms.upload_url and self._terms.files_dir:
             # This summary stays if we are killed during the upload.
             write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})
@@ -347,7 +346,7 @@ class Runner:
     def _not_kept(self) -> str | None:
         """Return words about files that the crawl wrote below its working folder, and log them."""
         kept = [os.path.realpath(folder) for folder in (self._terms.files_dir, self._terms.state_dir) if folder]
-        folders = changed_since(self._began_at, kept) if self._terms.files_dir else None
+        folders = changed_since(self._started_at, kept) if self._terms.files_dir else None
         if not folders:
             return None
         where = os.path.commonpath(folders) or "."
@@ -355,29 +354,30 @@ class Runner:
         say(words)
         return words
 
-    def _fields(self, child: Child) -> contract.Json | None:
+    def _fields(self, child: Child, feeds: Feeds) -> contract.Json | None:
         """Return the number of items, the share with a value in each field, and what could not be read.
 
         Return ``None`` without items and without a note, after a stop that comes meanwhile, or when the time is over.
         """
         stopped = child.stop_asked
         until = time.monotonic() + (FEED_STOP_SECONDS if stopped else FEEDS_SECONDS)
-        while self._feeds is not None and child.pending_stop() == stopped and time.monotonic() < until:
-            if not self._feeds.read_on():
-                self._feeds.finish()
-                items, shares, note = self._feeds.items, self._feeds.fields(), self._difference()
-                found = {"items": items or 0, "shares": shares, **({"note": note} if note else {})}
-                return found if (items and shares) or note else None
+        while child.pending_stop() == stopped and time.monotonic() < until:
+            if not feeds.read_on():
+                feeds.finish()
+                found: contract.Json = {"items": feeds.items or 0, "shares": feeds.fields()}
+                note = self._difference(feeds)
+                if note:
+                    found["note"] = note
+                return found if note or all(found.values()) else None
         return None
 
-    def _difference(self) -> str:
+    def _difference(self, feeds: Feeds) -> str:
         """Return a sentence about items that the crawler counted, or left in files, and that nobody can read."""
-        assert self._feeds is not None
-        counted, items = self._reported.get("items"), self._feeds.items
+        counted, items = self._reported.get("items"), feeds.items
         # A command counts on after a resume, but its feeds begin anew.
         differs = items is not None and counted not in (None, items) and (self._scrapy or self._terms.attempt == 1)
         told = [f"{counted:,} items were counted, {items:,} can be read"] if differs else []
-        return "; ".join(told + self._feeds.skipped())[:NOTE_MAX]
+        return "; ".join(told + feeds.skipped())[:NOTE_MAX]
 
     def _upload(self, child: Child) -> contract.Json:
         """Upload the supporting files to object storage until the time is over, and return the result."""
@@ -409,7 +409,7 @@ class Runner:
         # A resumed crawl that was stopped before it began did not change the state of the earlier clean stop.
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
-        counted = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
+        counted = contract.picked(self._stats, contract.COUNTERS)
         try:
             self._state.mark_clean({**counted, "scrapystats": self._statistics})
         except OSError as error:

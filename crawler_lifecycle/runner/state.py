@@ -125,4 +125,4 @@ def _counters(marker: Any) -> contract.Json:
     """Return the valid counters and statistics of a marker. The crawler can write the marker, so it may be wrong."""
     counted = marker.get("counted")
     good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
-    return {name: good[name] for name in (*contract.COUNTERS, "scrapystats") if name in good}
+    return contract.picked(good, (*contract.COUNTERS, "scrapystats"))

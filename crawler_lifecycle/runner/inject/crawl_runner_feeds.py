@@ -68,11 +68,11 @@ class KeptFeed(FileFeedStorage):
 
     def __init__(self, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)
-        self.path = os.path.join(os.environ.get("CRAWL_FILES_DIR") or "", self.path)
+        folder = os.environ.get("CRAWL_FILES_DIR") or ""
+        self.path = os.path.join(folder, self.path)
         feed_options = options.get("feed_options") or {}
         self._given = feed_options.get("crawl_default", False)
         self._before = _version(self.path)
-        folder = os.environ.get("CRAWL_FILES_DIR")
         if folder and not os.environ.get("CRAWL_ITEMS"):
             path = os.path.relpath(self.path, folder)
             self._known.append({"files": glob.escape(path), "format": feed_options.get("format")})
