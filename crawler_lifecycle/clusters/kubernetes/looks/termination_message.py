@@ -22,7 +22,7 @@ import msgspec
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, Coverage, named
-from crawler_lifecycle.domain.last_words import last_words
+from crawler_lifecycle.domain.last_words import last_words, printable
 from crawler_lifecycle.domain.task import Counters
 
 #: The most characters that we keep of a message that our runner did not write.
@@ -128,8 +128,7 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
     """Return the text as one line of at most ``limit`` characters, without a final full stop; ``None`` if empty."""
     if not text:
         return None
-    text = text[: 4 * limit]
-    words = " ".join((text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)).split())
+    words = " ".join(printable(text[: 4 * limit]).split())
     if len(words) > limit:
         return words[: limit - 2].rstrip() + " …"
     return words.removesuffix(".") or None
