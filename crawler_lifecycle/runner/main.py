@@ -101,10 +101,8 @@ class Runner:
         if self._state is not None:
             self._open_state(env)
         elif self._terms.attempt > 1:
-            if self._terms.resume and self._terms.state_dir:
-                self._note_resumption(None, UNKNOWN)
-            else:
-                self._note_resumption(False, NO_STATE if self._terms.resume else NOT_ASKED)
+            asked = UNKNOWN if self._terms.state_dir else NO_STATE
+            self._note_resumption(asked if self._terms.resume else NOT_ASKED)
         if child.pending_stop():
             say("A stop was requested before the crawler was started.")
             return self._finish(Ended(None, None, 0), child)
@@ -155,15 +153,16 @@ class Runner:
         self._resumed, note = self._state.open(self._terms.resume)
         self._stats = self._state.with_earlier({})
         if self._terms.attempt > 1:
-            self._note_resumption(None if note == UNKNOWN else self._resumed, note)
+            self._note_resumption(note)
             say(f"{note}.")
         env["CRAWL_JOB_DIR"] = self._state.folder
         env["CRAWL_RESUME"] = "1" if self._resumed else "0"
 
-    def _note_resumption(self, resumed: bool | None, note: str) -> None:
+    def _note_resumption(self, note: str) -> None:
         """Report whether this attempt continues the earlier one, in the stats and on standard output."""
-        known: contract.Json = {"resumed": resumed, "resume_note": note}
-        self._resumption = {name: value for name, value in known.items() if value is not None}
+        self._resumption = {"resume_note": note}
+        if note != UNKNOWN:
+            self._resumption["resumed"] = self._resumed
         self._write_stats(self._stats)
         self._print_progress()
 
