@@ -24,6 +24,11 @@ class Step(NamedTuple):
     step: int
 
 
+def runner_of(pid: int) -> int:
+    """The parent of a crawler: a signal that it passes on proves that somebody else ended the crawler."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: Path) -> None:
     file, ended = tmp_path / "journal", Counter(dict.fromkeys(range(TASKS), 0))
 
@@ -37,7 +42,7 @@ def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: 
     for part, victims in ((None, (0, 1)), ("worker", (1, 2)), ("temporal", (2, 3))):
         for victim in victims:
             until(lambda v=victim: len({s.step for s in steps(v)}) > 2 + ended[v], f"work of task {victim}")
-            os.kill(steps(victim)[-1].pid, signal.SIGTERM)
+            os.kill(runner_of(steps(victim)[-1].pid), signal.SIGTERM)
             ended[victim] += 1
         if part is not None:
             world.stack.kill_part(part, signal.SIGKILL)

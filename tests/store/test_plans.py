@@ -173,7 +173,7 @@ MAY = {
 
 #: Indexes that a database does without, among these rows, where others need them.
 OTHERWISE: dict[str, set[str]] = {
-    "mariadb": {"ix_correction_project_kind_id"},
+    "mariadb": {"ix_correction_project_kind_id", "ix_run_history_project_ended_by_run_id"},
     "sqlite": {"ix_graph_step_graph_id_batch"},
     "mysql": {
         "ix_correction_project_kind_id",

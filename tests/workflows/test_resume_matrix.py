@@ -9,6 +9,7 @@ each former attempt and each line of the table, and what leaves the same meets t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -53,6 +54,9 @@ async def end_as_the_table_says(
     clock = Forward()
     monkeypatch.setattr("tests.support.lab.workflow_clock", clock)
     async with laboratory(skipping.client, folder, clock=clock) as lab:
+        catalogue = lab.scheduler.catalogue.crawlers
+        # Cells end with few items or none, and the runs of all cells are of one crawler.
+        catalogue["books"] = replace(catalogue["books"], expect={"items": {"min": 0}})
         for number, cell in enumerate(chosen, 1):
             clock.begin_anew()
             try:

@@ -118,13 +118,14 @@ def test_ends_of_others_need_attention_and_are_told_apart(
     world: World, end: End, limit: str | None, ended_by: EndedBy
 ) -> None:
     stop = None if limit is None else StopIntent(world.clock.now, limit=limit)
-    found = told(world, ended(world, "r", end, stop))
+    row = ended(world, "r", end, stop)
+    found = told(world, row)
     assert (found.ended_by, found.colour, found.code) == (ended_by, "FAILED", Exit.RUN_FAILED)
     assert found.attention
     assert found.alarm
     assert not found.counted_stopped
     listed: dict[str, Any] = {"ended_by": ended_by.value}
-    assert [one.run_id for one in world.store.runs.list_runs(**listed)] == [1]
+    assert [one.run_id for one in world.store.runs.list_runs(**listed)] == [row.run_id]
     assert world.store.runs.list_runs(ended_by=EndedBy.PERSON) == []
 
 
