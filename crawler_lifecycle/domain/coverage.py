@@ -50,7 +50,7 @@ class Coverage:
     """At least 1, or 0 with a note."""
     shares: Mapping[str, float]
     note: str | None = None
-    """A sentence about items that were counted or left in files, and that cannot be read."""
+    """Sentences about items that were counted or left in files and cannot be read, and about files that are not kept."""
 
     @classmethod
     def of(cls, said: object) -> Coverage | None:
@@ -176,7 +176,7 @@ def judged(
         return verdict
     less = list(_too_little(brought, expected, good))
     unknown = list[str]()
-    if brought.coverage is not None and brought.items:
+    if brought.coverage is not None and brought.coverage.items and brought.items:
         before = [one for one in before if one.items]
         less += [(COVERAGE, text) for text in _violations(brought.coverage, before, expected.parts)]
         unknown += _unknown(brought.coverage, before, expected.parts)

@@ -207,7 +207,7 @@ def summary_text(data: Json) -> str:
 
     ``fields`` comes last, complete or not at all: a field missing there would seem to be empty in every item.
     """
-    long = picked(data, ("files", "message", "not_kept"))
+    long = picked(data, ("files", "message"))
     last = picked(data, ("fields",))
     short = fitted({name: value for name, value in data.items() if name not in (*long, *last)}, SHORT_MAX)
     text = fitted({**json.loads(short), **long}, SUMMARY_MAX)

@@ -99,13 +99,19 @@ class Skipped(Counter[str]):
         if self[reason] <= _PLACES_MAX:
             self._places[reason].append(": ".join(filter(None, (name, place, why))))
 
-    def sentences(self) -> list[str]:
-        """Return sentences for people, with the first places."""
-        return [
+    def sentences(self, note: str | None = None) -> list[str]:
+        """Return sentences for people, with the first places.
+
+        The first sentence of a run's ``note`` comes before them, unless one of them is about the same.
+        """
+        told = [
             f"{self[reason]:,} {text} ({'; '.join(self._places[reason])})"
             for reason, text in _SENTENCES.items()
             if self[reason]
         ]
+        first = (note or "").partition("; ")[0]
+        about = first.partition(" (")[0]
+        return told if not first or any(own.startswith(about) for own in told) else [first, *told]
 
 
 class TooWide(ValueError):

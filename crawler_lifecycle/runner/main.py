@@ -330,9 +330,9 @@ class Runner:
             "message": self._message[:1000] if self._message else None,
         }
         write_summary(self._terms.summary_file, summary)  # this summary stays if we are killed in the next steps
-        summary["not_kept"] = self._not_kept()
+        not_kept = self._not_kept()
         if self._feeds is not None:
-            summary["fields"] = self._fields(child, self._feeds)
+            summary["fields"] = self._fields(child, self._feeds, not_kept)
         if self._terms.upload_url and self._terms.files_dir:
             # This summary stays if we are killed during the upload.
             write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})
@@ -342,19 +342,19 @@ class Runner:
             shutil.rmtree(self._scratch, ignore_errors=True)
         return code
 
-    def _not_kept(self) -> str | None:
-        """Return words about files that the crawl wrote below its working folder, and log them."""
+    def _not_kept(self) -> list[str]:
+        """Return a sentence about files that the crawl wrote below its working folder, if there are any, and log it."""
         kept = [os.path.realpath(folder) for folder in (self._terms.files_dir, self._terms.state_dir) if folder]
         folders = changed_since(self._started_at, kept) if self._terms.files_dir else None
         if not folders:
-            return None
+            return []
         where = os.path.commonpath(folders) or "."
         words = f"{sum(folders.values())} files in {where!r:.200} are not kept: write them to CRAWL_FILES_DIR"
         say(words)
-        return words
+        return [words]
 
-    def _fields(self, child: Child, feeds: Feeds) -> contract.Json | None:
-        """Return the number of items, the share with a value in each field, and what could not be read.
+    def _fields(self, child: Child, feeds: Feeds, not_kept: list[str]) -> contract.Json | None:
+        """Return the number of items, the share with a value in each field, and what could not be read or is not kept.
 
         Return ``None`` without items and without a note, after a stop that comes meanwhile, or when the time is over.
         """
@@ -364,19 +364,19 @@ class Runner:
             if not feeds.read_on():
                 feeds.finish()
                 found: contract.Json = {"items": feeds.items or 0, "shares": feeds.fields()}
-                note = self._difference(feeds)
+                note = self._difference(feeds, not_kept)
                 if note:
                     found["note"] = note
                 return found if note or all(found.values()) else None
         return None
 
-    def _difference(self, feeds: Feeds) -> str:
-        """Return a sentence about items that the crawler counted, or left in files, and that nobody can read."""
+    def _difference(self, feeds: Feeds, not_kept: list[str]) -> str:
+        """Return sentences about items that the crawler counted, or left in files, and that nobody can read."""
         counted, items = self._reported.get("items"), feeds.items
         # A command counts on after a resume, but its feeds begin anew.
         differs = items is not None and counted not in (None, items) and (self._scrapy or self._terms.attempt == 1)
         told = [f"{counted:,} items were counted, {items:,} can be read"] if differs else []
-        return "; ".join(told + feeds.skipped())[:NOTE_MAX]
+        return "; ".join(told + not_kept + feeds.skipped())[:NOTE_MAX]
 
     def _upload(self, child: Child) -> contract.Json:
         """Upload the supporting files to object storage until the time is over, and return the result."""

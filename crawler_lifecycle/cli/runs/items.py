@@ -107,6 +107,7 @@ class _Found:
         rows, note = files_of(gateway, run, task)
         self._gateway, self._run = gateway, run
         self._skipped, self._notes = Skipped(), [note] if note else []
+        self._note = (gateway.run(run).get("fields") or {}).get("note") if task is None else None
         names = [row["name"] for row in rows]
         self.feeds, self.why = feeds(names, self._first), note or no_feeds(names)
 
@@ -120,8 +121,8 @@ class _Found:
             return next(iter(pieces), b"")
 
     def notes(self) -> list[str]:
-        """Return notes about the files, and about the lines that were read so far."""
-        return [*self._notes, *self._skipped.sentences()]
+        """Return notes about the files, about the run's items, and about the lines that were read so far."""
+        return [*self._notes, *self._skipped.sentences(self._note)]
 
 
 def _show(run: int, found: _Found, items: Iterable[Any], limit: int) -> int:

@@ -88,6 +88,7 @@ class _Reading:
         self._files, self._run, self._choice = of.files, undeleted(of.runs, run_id), choice
         self._skipped, self.late, self.bytes = Skipped(), False, 0
         self.notes: list[str] = []
+        self._note: str | None = None
         if choice.name is not None:
             self.feeds = [Feed(choice.name)]
             return
@@ -99,9 +100,8 @@ class _Reading:
             self.notes.append(f"{listed.left_out:,} files were not read: links, pipes, or more files than the limit")
         if listed.note:
             self.notes.append(listed.note)
-        fields = self._run.fields
-        if fields is not None and fields.note and task is None:
-            self.notes.append(fields.note.partition("; ")[0])
+        if self._run.fields is not None and task is None:
+            self._note = self._run.fields.note
         if not self.feeds and listed.readable and not listed.items_missing:
             self.notes.append(no_feeds(names, self._run.items if task is None else None))
 
@@ -123,7 +123,7 @@ class _Reading:
             )
 
     def all_notes(self) -> list[str]:
-        return [visible(note) for note in (*self.notes, *self._skipped.sentences())]
+        return [visible(note) for note in (*self.notes, *self._skipped.sentences(self._note))]
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         opened = self._files.open(self._run, name)

@@ -20,11 +20,13 @@ FILES = [{"task_id": 70, "path": name[7:], "name": name, "bytes": 9} for name in
 LIVE: dict[str, Any] = {"run_id": 7, "readable": True, "files": FILES, "left_out": 0, "note": None}
 FIRST = b'{"a": "\xc3\xa4\x1b", "n": 1}\nno \x07JSON\n{"a": "=1+1", "n": NaN}\n'
 NO_LINE = "1 lines were no JSON (task-0/items.jsonl: line 2: Expecting value)"
+COUNTED = "1 lines were no JSON (items.jsonl: line 2: Expecting value); 4 items"
 ALL = [{"a": "ä\x1b", "n": 1}, {"a": "=1+1", "n": None}, {"a": "5", "b": "x"}]
 
 
 @pytest.fixture
 def feeds(gateway: respx.MockRouter) -> None:
+    gateway.get("/v1/runs/7").respond(json={"fields": {"note": COUNTED}})
     gateway.get("/v1/runs/7/files").respond(json=LIVE)
     gateway.get("/v1/runs/7/file", params={"name": NAMES[0]}).respond(content=FIRST)
     gateway.get("/v1/runs/7/file", params={"name": NAMES[2]}).respond(content=b"a,b\n5,x\n")
@@ -41,6 +43,13 @@ def test_items_are_shown(crawlctl: Crawlctl) -> None:
     some = crawlctl("items", "7", "--limit", "1", "--field", "n", "--fields", "n")
     assert (some.out, "the first 1;" in some.err) == ('{"n": 1}\n', False)
     assert "the first 1;" in crawlctl("items", "7", "--limit", "1").err
+
+
+@pytest.mark.parametrize("first", ["5 items were counted, 3 can be read", "2 files in 'out' are not kept: write them"])
+@pytest.mark.usefixtures("feeds")
+def test_the_note_of_the_run_is_shown(crawlctl: Crawlctl, gateway: respx.MockRouter, first: str) -> None:
+    gateway.get("/v1/runs/7").respond(json={"fields": {"note": f"{first}; {COUNTED}"}})
+    assert crawlctl("items", "7", "-o", "json").json["notes"] == [first, NO_LINE]
 
 
 @pytest.mark.usefixtures("feeds")
@@ -91,6 +100,7 @@ def test_what_can_never_work(words: list[str], code: int, said: str, crawlctl: C
 def test_without_pyarrow_the_cure_is_named(
     gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gateway.get("/v1/runs/7").respond(json={"fields": None})
     gateway.get("/v1/runs/7/files").respond(json=LIVE)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = crawlctl("items", "7", "--write", "a.parquet")
@@ -99,6 +109,7 @@ def test_without_pyarrow_the_cure_is_named(
 
 
 def test_a_run_without_items_names_the_cure(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    gateway.get("/v1/runs/7").respond(json={"fields": None})
     gateway.get("/v1/runs/7/files").respond(json={**LIVE, "files": FILES[1:2]})
     shown = crawlctl("items", "7")
     assert (shown.code, shown.out) == (0, "")
