@@ -50,7 +50,7 @@ class Coverage:
     """At least 1, or 0 with a note."""
     shares: Mapping[str, float]
     note: str | None = None
-    """Sentences about items that were counted or left in files and cannot be read, and about files that are not kept."""
+    """Sentences about items that were counted or left in files, that cannot be read, and about files not kept."""
 
     @classmethod
     def of(cls, said: object) -> Coverage | None:
