@@ -176,7 +176,7 @@ def judged(
         return verdict
     less = list(_too_little(brought, expected, good))
     unknown = list[str]()
-    if brought.coverage is not None and brought.coverage.items and brought.items:
+    if brought.coverage is not None and brought.coverage.items:
         before = [one for one in before if one.items]
         less += [(COVERAGE, text) for text in _violations(brought.coverage, before, expected.parts)]
         unknown += _unknown(brought.coverage, before, expected.parts)
