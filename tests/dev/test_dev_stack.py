@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from crawler_lifecycle import sqlite_files
-from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import dev, layout, processes
 from crawler_lifecycle.cli.stack.stack import Stack
-from crawler_lifecycle.cli.stack.supervise import Part, PartFailed
+from crawler_lifecycle.cli.stack.supervise import Part
 from examples.story_checks import run_folder
 from tests.dev.dev_support import ANSWER_S, Dev, gone, wait_until
 
@@ -282,24 +282,15 @@ def _invalid(dev: Dev, catalogue: str) -> str:
     before = len(dev.error_output()) if dev.process else 0
     dev.launch()
     assert dev.process is not None
-    assert dev.process.wait(ANSWER_S) == 1
+    assert dev.process.wait(ANSWER_S) == Exit.USAGE
     return dev.error_output()[before:]
-
-
-def test_an_invalid_catalogue_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the one part that reads it first; the other ones are not started for that."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "crawlers.yaml").write_text(SURPLUS)
-    with _few_parts("temporal", "scheduler"), pytest.raises(PartFailed, match=r"crawlers\.yaml:3"):
-        Stack(layout.Layout(tmp_path / "state", only_free_ports=True)).start()
-    assert Dev(tmp_path / "state").known["processes"] == {}
 
 
 @pytest.mark.slow
 def test_what_was_wrong_yesterday_is_no_word_of_today(dev: Dev) -> None:
     """It is in the log. How the words of the last start are found: test_supervise."""
     assert "crawlers.yaml:3" in _invalid(dev, SURPLUS)
-    assert dev.known["processes"] == {}
+    assert not dev.state_dir.joinpath("dev.json").exists(), "it is read before any part starts"
     today = _invalid(dev, "- name: y\n  kind: nonsense\n")
     assert "nonsense" in today
     assert "surplus" not in today

@@ -242,19 +242,18 @@ class Trial:
 
         seen = self._follow(run, done, attempt=attempt)
         note, failed = clean(seen.task.get("resume_note")), seen.run.get("status") == "FAILED"
-        if not seen.ended:
-            self._stop(run, attempt)
+        # While it executes, counters may still be those of the try before.
+        told = (seen if seen.ended else self._stop(run, attempt)).counts
         if seen.task.get("resumed") is True and not failed:
             yield Line("resume", "ok", note)
         else:
             cure = 'with CRAWL_RESUME=1 go on from CRAWL_STATE_DIR, and write "resumed": true into CRAWL_STATS_FILE'
             yield _bad("resume", (not failed and note) or seen.cause, cure, "state")
-        first = counts[0] if counts else {}
-        if lower := _lower(first, before.counts) or ("none is told" if before.counts and not first else ""):
+        if lower := _lower(told, before.counts) or ("none is told" if before.counts and not told else ""):
             cure = "keep the counters in CRAWL_STATE_DIR, and count on from them"
             yield _bad("goes on", f"counters after the resume: {lower}", cure, "state")
         else:
-            yield Line("goes on", "ok" if first else "skipped", f"from {_words(before.counts)} to {_words(first)}")
+            yield Line("goes on", "ok" if told else "skipped", f"from {_words(before.counts)} to {_words(told)}")
 
     def _ending(self, run: int, seen: Seen) -> Iterator[Line]:
         if not seen.ended:
