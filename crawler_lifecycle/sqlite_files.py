@@ -57,6 +57,8 @@ def damage(file: Path, limit_s: float = math.inf) -> str | None:
         return None
     except driver.DatabaseError as error:
         return str(error)
+    except UnicodeDecodeError:  # Python cannot decode SQLite's own error, which quotes the damaged schema
+        return "its schema is no text"
     return None if whole else "its pages do not fit together"
 
 

@@ -152,8 +152,12 @@ def _open_sqlite(url: URL) -> Any:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
+    try:
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    except UnicodeDecodeError:  # Python cannot decode SQLite's own error, which quotes the damaged schema
+        raise StoreDamaged from None
     # The switch to WAL needs a lock on the whole file, so it happens only when WAL is not set yet.
-    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+    if mode != "wal":
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")

@@ -33,18 +33,8 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("content", [b"no database at all" * 1000, None])
-def test_all_readers_tell_damage_alike(file: Path, content: bytes | None) -> None:
-    if content is None:
-        damaged(file)
-    else:
-        file.write_bytes(content)
-    for read in READERS:
-        with pytest.raises(
-            StoreDamaged, match="The database file is damaged; put back a whole copy: crawlctl db restore"
-        ) as told:
-            read(f"sqlite:///{file}")
-        assert not isinstance(told.value, StoreRefused), "what is damaged is waited for; no run fails for it"
+def no_database(file: Path) -> None:
+    file.write_bytes(b"no database at all" * 1000)
 
 
 def damaged(file: Path) -> None:
@@ -52,6 +42,25 @@ def damaged(file: Path) -> None:
     with file.open("r+b") as raw:
         raw.seek(4096)
         raw.write(b"\xff" * (file.stat().st_size - 4096))
+
+
+def with_a_damaged_schema(file: Path) -> None:
+    """SQLite quotes the schema in its error, and Python cannot decode that."""
+    with closing(sqlite_files.connect(file, isolation_level=None)) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_schema SET sql = CAST(x'435245415445205441424c45206120d1d1' AS TEXT) WHERE name = 'run_history'")
+
+
+@pytest.mark.parametrize("damage", [no_database, damaged, with_a_damaged_schema])
+def test_all_readers_tell_damage_alike(file: Path, damage: Callable[[Path], None]) -> None:
+    damage(file)
+    assert sqlite_files.damage(file)
+    for read in READERS:
+        with pytest.raises(
+            StoreDamaged, match="The database file is damaged; put back a whole copy: crawlctl db restore"
+        ) as told:
+            read(f"sqlite:///{file}")
+        assert not isinstance(told.value, StoreRefused), "what is damaged is waited for; no run fails for it"
 
 
 @pytest.fixture
