@@ -396,7 +396,8 @@ class _Json:
         elif is_open and (not text.endswith("\n") or "\n" in text[self._place :].rstrip()) and _is_cut(error, text):
             self._leave_out(TORN)
         else:
-            self._leave_out(NO_JSON, str(error).partition(": line ")[0])
+            deep = isinstance(error, RecursionError)
+            self._leave_out(NO_JSON, "too many levels" if deep else str(error).partition(": line ")[0])
         return False
 
     def _leave_out(self, reason: str, why: str = "") -> None:

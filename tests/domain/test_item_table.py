@@ -120,7 +120,7 @@ DEEP = b"[" * 100_000
 @pytest.mark.parametrize(("name", "data", "said"), [
     ("a.jsonl", b'{"a": "' + b"x" * 9_000_000, "1 items were longer"),
     ("a.csv", b'a,b\n"' + b"x" * 200_000, "a quotation mark without its end"),
-    ("a.json", DEEP, "1 lines were no JSON (a.json: line 1: maximum recursion"),
+    ("a.json", DEEP, "1 lines were no JSON (a.json: line 1: too many levels"),
     ("a.jsonl", b'{"a": 1}\n{"a": 2', "1 last lines were incomplete"),
     ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice; the last one"),
     ("a.jsonl", b'{"a": "\xe9"}\n', "Windows-1252"),
