@@ -48,9 +48,8 @@ def with_a_damaged_schema(file: Path) -> None:
     """SQLite quotes the schema in its error, and Python cannot decode that."""
     with closing(sqlite_files.connect(file, isolation_level=None)) as database:
         database.execute("PRAGMA writable_schema = ON")
-        database.execute(
-            "UPDATE sqlite_schema SET sql = CAST(x'435245415445205441424c45206120d1d1' AS TEXT) WHERE name = 'run_history'"
-        )
+        damage = b"CREATE TABLE a \xd1\xd1"
+        database.execute("UPDATE sqlite_schema SET sql = CAST(? AS TEXT) WHERE name = 'run_history'", (damage,))
 
 
 @pytest.mark.parametrize("damage", [no_database, damaged, with_a_damaged_schema])
