@@ -13,7 +13,7 @@ import time
 HOW = sys.argv[1]
 FILES, STATE, STATS = (os.environ[f"CRAWL_{name}"] for name in ("FILES_DIR", "STATE_DIR", "STATS_FILE"))
 PLACE, FIRST = os.path.join(STATE, "place"), os.environ["CRAWL_ATTEMPT"] == "1"
-RESUMED_BEFORE = f"{HOW}.resumed"
+RESUMED_BEFORE = f".resumed/{HOW}"  # a hidden folder: other files in the working folder are told as not kept
 stops: list[int] = []
 
 
@@ -33,6 +33,7 @@ most = 1_000_000
 if FIRST and os.path.exists(RESUMED_BEFORE):
     most = 0 if HOW == "silent" else 5
 if not FIRST:
+    os.makedirs(".resumed", exist_ok=True)
     with open(RESUMED_BEFORE, "w"):
         pass
 while not stops and pages < most:

@@ -240,7 +240,9 @@ def test_crawlers_are_checked_against_the_contract(
     for how, done in answers.items():
         lines = json.loads(done.stdout)["checks"]
         failed = [line["check"] for line in lines if line["result"] == "FAILED"]
-        assert (failed, done.returncode) == (DEVIATIONS[how], int(bool(failed))), [line["text"] for line in lines]
+        assert (failed, done.returncode) == (DEVIATIONS[how], int(bool(failed))), "\n".join(
+            line["text"] for line in lines
+        )
     if "good" in answers:
         assert json.loads(answers["good"].stdout)["summary"] == {"ok": 9, "FAILED": 0, "skipped": 0}
     assert running.crawlctl("list", "--tag", "check", "--status", "PROCESSING", "-o", "name").stdout == ""
