@@ -63,7 +63,7 @@ class JobState:
             os.makedirs(self.folder)
             return False, NO_STATE if resume else NOT_ASKED
         if resume and marker is not None and marker.get("saved") is not False:
-            self.counted = _counters(marker)
+            self.counted = _counters(marker.get("counted"))
             self.saved = marker.get("saved") is True or None
             if self.saved is None:
                 return True, UNKNOWN
@@ -84,12 +84,7 @@ class JobState:
 
     def with_earlier(self, stats: contract.Json) -> contract.Json:
         """Return the stats of this attempt with the counters of earlier attempts added."""
-        sums = {
-            name: min(stats.get(name, 0) + self.counted.get(name, 0), contract.COUNT_MAX)
-            for name in contract.COUNTERS
-            if name in stats or name in self.counted
-        }
-        return {**stats, **sums}
+        return {**stats, **_sums(stats, self.counted)}
 
     def with_statistics(self, statistics: contract.Json) -> contract.Json:
         """Return the statistics of this attempt with those of earlier attempts added. A largest value is not added."""
@@ -108,21 +103,29 @@ class FeedCounts:
 
     def __init__(self, state_dir: str, *, resume: bool) -> None:
         self._path = os.path.join(state_dir, COUNTED)
-        self._earlier = _counters({"counted": contract.read(self._path)}) if resume else {}
+        self._earlier = _counters(contract.read(self._path)) if resume else {}
         if not resume:
             with contextlib.suppress(OSError):  # the folder does not exist yet
                 os.unlink(self._path)
 
     def with_earlier(self, counted: contract.Json, *, anew: bool) -> contract.Json:
         """Return these counts with those of earlier attempts, unless the crawler started ``anew``; keep the result."""
-        both = counted if anew else {name: n + self._earlier.get(name, 0) for name, n in counted.items()}
+        both = counted if anew else _sums(counted, self._earlier)
         with contextlib.suppress(OSError):  # on a full disk the feed cannot grow either
             contract.write(self._path, json.dumps(both))
         return both
 
 
-def _counters(marker: Any) -> contract.Json:
-    """Return the valid counters and statistics of a marker. The crawler can write the marker, so it may be wrong."""
-    counted = marker.get("counted")
+def _sums(counted: contract.Json, earlier: contract.Json) -> dict[str, int]:
+    """Return the counters of this attempt and of earlier ones together."""
+    return {
+        name: min(counted.get(name, 0) + earlier.get(name, 0), contract.COUNT_MAX)
+        for name in contract.COUNTERS
+        if name in counted or name in earlier
+    }
+
+
+def _counters(counted: Any) -> contract.Json:
+    """Return the valid counters and statistics of a file. The crawler can write the file, so it may be wrong."""
     good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
     return contract.picked(good, (*contract.COUNTERS, "scrapystats"))
