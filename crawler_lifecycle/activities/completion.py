@@ -178,7 +178,7 @@ class CompletionActivities:
                 told = {} if ended is None else ended.body
                 manifest |= {name: told.get(name) for name in ("status", "outcome", "ended_by")}
                 kept = set(counting(tries))
-                replaced = [files_prefix(*one[1:3]) for one in tries if one not in kept]
+                replaced = [files_prefix(one.task_index, one.attempt) for one in tries if one not in kept]
                 key = archive_key(fence.run, fence.attempt)
                 crawler = self.catalogue.get(self.runs.request_of(fence.run_id).crawler or "")
                 files_max = None if crawler is None else crawler.files_max
