@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-newest test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs fault-programs toxiproxy bench bench-smoke capacity clean site test-locks image-again image-list image-deps test-image test-upstream
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-chart test-more test-e2e test-newest test-services test-stacks test-embedded test-foreign test-upgrade test-page test-oidc test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs soak-pools soak-growth fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures faults faults-short faults-scrapyd faults-jobs faults-table fault-programs toxiproxy bench bench-smoke capacity clean site test-locks image-again image-list image-deps test-image test-upstream
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -34,8 +34,9 @@ help:
 	@echo "make soak-pools    pools while everything around them dies at random (MINUTES=5 SEED=1 CLUSTER=local or kwok): do caps, order and shares hold?"
 	@echo "make soak-growth   short days with pruning at their ends (DAYS=9 SEED=1; MariaDB): do as many rows leave as come?"
 	@echo "make faults     the whole service on real servers behind toxiproxy, faults at random (SEED=1 MINUTES=3; root): docs/faults.md"
-	@echo "make faults-short  three seeds of the newest commit of it in two minutes; make faults-scrapyd  what scrapyd says under such faults"
-	@echo "make faults-jobs  what Job.status says on a real API server under such faults, and what ours says beside it (SEED=1)"
+	@echo "make faults-short  three seeds of the newest commit of it in two minutes; make faults AWAY=10  Temporal is away for minutes at a time"
+	@echo "make faults-scrapyd  scrapyd beside ours, in the same play; make faults-jobs  Job.status and ours on a real API server (SEED=1)"
+	@echo "make faults-table  both of these with three seeds, as the tables of docs/faults.md (SEEDS=3 SEED=1 MINUTES=3)"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline; make bench-smoke  every benchmark at its smallest size"
 	@echo "make capacity   what a task costs each part on MariaDB and a real API server, and what 1,000 to 100,000 a day need: docs/capacity.md"
@@ -114,9 +115,10 @@ test-stacks: env
 test-embedded: env
 	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" tests/dev)
 
-# The machine's Python is the oldest that is allowed.
+# The machine's Python is the oldest that is allowed. On a fresh machine each process compiles all that it imports anew,
+# so there are two.
 test-newest: env
-	@python3 tools/newest_python.py -n$(JOBS)
+	@python3 -m tools.newest_python -n2
 
 # What npm and pip fetch is 240 MB, so it is fetched for this alone.
 test-foreign: test-deps env
@@ -143,6 +145,7 @@ lint: env image-lint
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) tools/house.py
+	@$(PY) tools/style.py
 
 image-lint: env
 	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile images/plans/Dockerfile
@@ -218,16 +221,23 @@ soak-growth: env
 	@$(PY) -m tools.soak.growth --days $(DAYS) --seed $(SEED)
 
 # The bench: faults between real components, and an oracle without our code (docs/faults.md). Root, MariaDB, PostgreSQL 15.
+# AWAY=10: Temporal is away for so many minutes at a time, and records may not be late because of it.
+PLAYED = --seed $(SEED) $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
 faults: fault-programs
-	@$(PY) -m tools.faults --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3) $(if $(ONLY),--only "$(ONLY)") $(if $(LANDED),--landed $(LANDED)) $(if $(RESTORE),--restore $(RESTORE))
+	@$(PY) -m tools.faults $(PLAYED) $(if $(ONLY),--only "$(ONLY)") $(if $(LANDED),--landed $(LANDED)) $(if $(RESTORE),--restore $(RESTORE)) $(if $(AWAY),--away $(AWAY))
 
-# scrapyd under the faults that exist for it, and what its status says against /proc. It gets a venv outside of the tree.
-faults-scrapyd: env
-	@$(PY) -m tools.faults.scrapyd --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3)
+# The same with scrapyd beside ours, under the same faults. It gets a venv outside of the tree.
+faults-scrapyd: fault-programs
+	@$(PY) -m tools.faults --scrapyd $(PLAYED)
 
 # Plain Jobs read by their status, and ours beside them, against what the nodes of kwok know. No root.
 faults-jobs: kube-binaries toxiproxy
-	@$(PY) -m tools.faults.jobs --seed $(SEED) --minutes $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),3)
+	@$(PY) -m tools.faults.jobs $(PLAYED)
+
+# Both of these with so many seeds, in the table of docs/faults.md: half an hour for three of three minutes.
+SEEDS ?= 3
+faults-table: fault-programs kube-binaries
+	@$(PY) -m tools.faults.table --seeds $(SEEDS) $(PLAYED)
 
 # Three seeds of the newest commit in two minutes, on the dev server of Temporal's SDK: what CI can pay.
 SHORT = $(shell printf '%d' 0x$$(git rev-parse --short=6 HEAD))0
@@ -248,7 +258,7 @@ fault-programs: env
 fuzz: env
 	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "hypothesis and not soak" -n $(JOBS) --timeout 3600 \
 	  $(if $(filter command line environment,$(origin SEED)),--hypothesis-seed $(SEED)) $(if $(WHERE),$(WHERE))
-	@$(if $(WHERE),true,$(PY) -m tests.runner.random_feeds 10000 $(filter-out undefined,$(SEED)))
+	@$(if $(WHERE),true,$(PY) -m tests.runner.fuzz 10000 $(filter-out undefined,$(SEED)))
 
 # The pin stays below 37 until those we share clusters with have moved. This tells early what will break, and a failure
 # of it holds up nothing. Its environment is beside the cache of the cluster's programs: ours, with another client first.
@@ -316,9 +326,10 @@ test-image: env
 	@$(MAKE) --no-print-directory test-deps kube-binaries
 	@$(PY) -m pytest -q tests/kubernetes/real/test_service_pods.py tests/kubernetes/real/test_crawler_image.py -m "not slow and not soak"
 
-# What clients are generated from, and the page of error codes; a test compares both with the code.
+# What clients are generated from, the pages of error codes and of settings; tests compare them with the code.
 openapi: env
 	@$(PY) -m tools.openapi docs
+	@$(PY) -m tools.settings_page docs/settings.md
 
 # The picture in the README, taken during a real run.
 picture: $(RUNS)

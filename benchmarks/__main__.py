@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from benchmarks import (
     archive,
     beside,
     capacity,
+    classes,
     cli,
     crowd,
     database,
@@ -40,6 +43,7 @@ from crawler_lifecycle.cli.exits import leave
 BENCHMARKS = {
     "archive": archive.main,
     "beside": beside.main,
+    "classes": classes.main,
     "cli": cli.main,
     "database": database.main,
     "gateway": gateway.main,
@@ -81,7 +85,10 @@ LONG = (
     "retries",
     "capacity",
     "tenants",
+    "classes",
 )
+#: The most benchmarks at once of ``--each``. Most of them wait for most of their time.
+AT_ONCE = 4
 #: What takes minutes to build or to install, and who wants it. ``--each`` leaves these out.
 _CLUSTER = "the programs of the test cluster (make kube-binaries)"
 INSTALLED = {
@@ -100,15 +107,41 @@ def _processor_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
+def _each() -> int:
+    """Play every benchmark that needs no large installation, each in a process of its own, the long ones first.
+
+    Several at once, because their figures mean nothing at their smallest size. Return 1 if one failed.
+    """
+    for name, what in INSTALLED.items():
+        print(f"{name} is left out: it needs {what}; play it by its name")
+    names = sorted(set(BENCHMARKS) - set(INSTALLED), key=lambda name: (name not in LONG, name))
+
+    def play(name: str) -> subprocess.CompletedProcess[str]:
+        order = [sys.executable, "-m", "benchmarks", name]
+        return subprocess.run(
+            order, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        failed = []
+        for played in as_completed([threads.submit(play, name) for name in names]):
+            result = played.result()
+            print(result.stdout, end="", flush=True)
+            failed += [result.args[-1]] if result.returncode else []
+    print(
+        f"{len(names) - len(failed)} of {len(names)} benchmarks ended well"
+        + "".join(f"; {one} failed" for one in failed)
+    )
+    return 1 if failed else 0
+
+
 def main(names: list[str]) -> int:
     """Run the named benchmarks (default: all but the long ones); 2 for an unknown name."""
     if "--help" in names:
         print(f"{__doc__}\n\nThere are: {', '.join(BENCHMARKS)}.\nOnly when named: {', '.join(LONG)}.")
         return 0
     if names == ["--each"]:
-        names = [name for name in BENCHMARKS if name not in INSTALLED]
-        for name, what in INSTALLED.items():
-            print(f"{name} is left out: it needs {what}; play it by its name")
+        return _each()
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)

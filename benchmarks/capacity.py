@@ -28,6 +28,7 @@ from sqlalchemy import text
 from temporalio.client import Client
 
 from benchmarks.gateway_streams import _memory
+from benchmarks.history import actions
 from benchmarks.kubernetes_look import requests
 from benchmarks.kubernetes_world import BenchWorld
 from benchmarks.sizes import size
@@ -64,15 +65,6 @@ OURS = (
     "LIST events",
 )
 PARTS = ("gateway", "scheduler", "worker", "temporal")
-_ACTIONS = (
-    "workflow_execution_started",
-    "activity_task_scheduled",
-    "timer_started",
-    "workflow_execution_signaled",
-    "upsert_workflow_search_attributes",
-    "start_child_workflow_execution_initiated",
-    "workflow_execution_update_accepted",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +142,10 @@ def measure(world: Measured, tasks: int, rate: float) -> Cost:
         flush=True,
     )
     resident = {part: _memory(pid)["VmRSS"] for part, pid in pids.items()}
-    actions = asyncio.run(_actions(world, runs)) / EACH
+    acts = asyncio.run(_actions(world, runs)) / EACH
     stays = sum(grown.values()) - logs - details
     ours = {key: asked.get(key, 0.0) for key in OURS}
-    return Cost(used, {"for ever": stays, "details": details, "logs": logs}, actions, ours, resident)
+    return Cost(used, {"for ever": stays, "details": details, "logs": logs}, acts, ours, resident)
 
 
 @contextmanager
@@ -193,10 +185,7 @@ async def _actions(world: BenchWorld, runs: list[int]) -> float:
     client, counts = await Client.connect(str(world.stack.addresses["temporal"])), []
     for run_id in runs[:: max(1, len(runs) // SAMPLE)]:
         ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
-        count = 0
-        async for event in client.get_workflow_handle(str(workflow_id)).fetch_history_events():
-            count += any(event.HasField(f"{name}_event_attributes") for name in _ACTIONS)  # type: ignore[arg-type]
-        counts.append(count)
+        counts.append(actions((await client.get_workflow_handle(str(workflow_id)).fetch_history()).events))
     return statistics.median(counts)
 
 

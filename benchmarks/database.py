@@ -23,9 +23,10 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports.looks import Look, TaskFinding
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.unit import count_tasks
+from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import (
     COMMON_TAG,

@@ -28,7 +28,8 @@ from benchmarks.sizes import size
 from benchmarks.throughput import _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.filling import analyze, fill_runs, patient_engine

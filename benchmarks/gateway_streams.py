@@ -15,7 +15,7 @@ from benchmarks import gateway as figures
 from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 
 READERS = size(500, 20)
 ALONE_S, MEASURED_S = size(4.0, 1.0), size(15.0, 3.0)

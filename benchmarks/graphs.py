@@ -29,14 +29,14 @@ from benchmarks.managers import _children, _events, _memory, _plain_loop, _plans
 from benchmarks.sizes import size
 from benchmarks.throughput import _TICK, _cpu, _end, _server, _worker
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.graph.commands import GraphResult, RetrySteps
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepState
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.graphs.domain.commands import GraphResult, RetrySteps
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepState
+from crawler_lifecycle.features.graphs.ports import NewGraph
 from crawler_lifecycle.graphs import Workflow, crawl
 from crawler_lifecycle.graphs.client import Gateway
-from crawler_lifecycle.ports.graphs import NewGraph
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.filling import patient_engine
 

@@ -15,15 +15,15 @@ from temporalio.testing import ActivityEnvironment
 
 from benchmarks.sizes import size
 from crawler_lifecycle.activities.archived import ArchivedFiles
-from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.names import functions_queue
 from crawler_lifecycle.domain.values import decode, unpacked
-from crawler_lifecycle.plans.functions import Functions
-from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.features.graphs.activities.batches import BatchOrder, GraphBatchActivities
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
+from crawler_lifecycle.features.user_code.functions import Functions
+from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.files import FileSource
 from tests.contracts.store.graphing import Graphed, crawl
 from tests.contracts.store.world import Clock, World, opened

@@ -194,7 +194,7 @@ def _observed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
         """From nothing to seeing everything; the first time counts, the others find it done."""
         if observer.health().up:
             return
-        threading.Thread(target=observer.watch, args=(lambda run_id, at: None, over), daemon=True).start()
+        threading.Thread(target=observer.watch, args=(lambda *change: None, over), daemon=True).start()
         while not observer.health().up:
             time.sleep(0.01)
 
@@ -252,7 +252,7 @@ def at_rest(cluster: Cluster, runs: int) -> None:
     make(cluster, namespace, [job_of(run_id, 0, {}) for run_id in range(1, runs + 1)])
     api, over = _api(str(cluster.kubeconfig), namespace), threading.Event()
     observer, looks = KubernetesObserver(api), KubernetesCluster(api)
-    watching = threading.Thread(target=observer.watch, args=(lambda run_id, at: None, over), daemon=True)
+    watching = threading.Thread(target=observer.watch, args=(lambda *change: None, over), daemon=True)
     before = requests(cluster)
     watching.start()
     while not observer.health().up:

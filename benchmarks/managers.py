@@ -23,11 +23,11 @@ from temporalio.testing import ActivityEnvironment
 
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server, _worker
-from crawler_lifecycle.activities.managers.cycles import CycleOrder, ManagerActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import MOST
-from crawler_lifecycle.domain.managers.manager import (
+from crawler_lifecycle.features.managers.activities.cycles import CycleOrder, ManagerActivities
+from crawler_lifecycle.features.managers.domain.manager import (
     BUILT_IN,
     PAGE_ITEMS,
     Job,
@@ -35,12 +35,13 @@ from crawler_lifecycle.domain.managers.manager import (
     ManagerResult,
     manager_workflow_id,
 )
-from crawler_lifecycle.plans.pool import Hosts, Limits
-from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.ports.managers import ManagerRow, NewManager
+from crawler_lifecycle.features.managers.ports import ManagerRow, NewManager
+from crawler_lifecycle.features.managers.store.tables import manager_item
+from crawler_lifecycle.features.user_code.pool import Hosts, Limits
+from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store import Store, open_store, upgrade
-from crawler_lifecycle.store.managers.tables import manager_item
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.services import FakeCatalogue
 from tests.support.filling import patient_engine
@@ -210,7 +211,7 @@ async def _rest(client: Client, store: Store, pids: list[int]) -> None:
         handles.append(
             await client.start_workflow(names.MANAGER_WORKFLOW, start, id=workflow_id, task_queue=names.QUEUE_MAIN)
         )
-    await _until(lambda: all(row.generation for row in store.managers.list_managers(limit=RESTING)))
+    await _until(lambda: all(row.generation for row in store.managers.newest(limit=RESTING)))
     await asyncio.sleep(10)
     everything = [*pids, *_children(pids)]
     before, events = sum(map(_cpu, everything)), await _lengths(handles)

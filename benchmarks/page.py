@@ -27,8 +27,9 @@ from benchmarks.page_browser import Visit, chromium, middle, visiting
 from benchmarks.page_world import PageWorld
 from benchmarks.sizes import size
 from benchmarks.throughput import _server
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import analyze, fill_runs, patient_engine
 from tests.support.mariadb import MariaDb, running_mariadb

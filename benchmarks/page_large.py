@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from benchmarks.page_browser import Visit, answers_within, middle, most, visiting
 from benchmarks.page_world import PageWorld
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.names import graph_subject, run_subject
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.ports import NewGraph
+from crawler_lifecycle.features.graphs.store.tables import graph_step
 from crawler_lifecycle.graphs import Workflow, crawl
-from crawler_lifecycle.ports.graphs import NewGraph
 from crawler_lifecycle.store.base.outbox import insert_event
-from crawler_lifecycle.store.graphs.tables import graph_step
 from crawler_lifecycle.store.runs.tables import task_history
 
 TASKS, STEPS, MANY, LAYER, VISITS, MOVES = 10_000, 2_000, 10_000, 50, 5, 8

@@ -15,9 +15,9 @@ from benchmarks.gateway import Gateway
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.base.outbox import insert_event
 from crawler_lifecycle.store.runs.tables import run_history, task_history
+from crawler_lifecycle.store.store import Store
 from tests.support.filling import fill_tasks
 from tests.support.mariadb import MariaDb
 

@@ -27,8 +27,9 @@ from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.runs.tables import pool_ticket
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import POOLS, analyze, fill_line, fill_runs, fill_tasks, patient_engine
 from tests.support.mariadb import running_mariadb

@@ -28,11 +28,11 @@ from benchmarks.managers import _store, _until
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec as Definition
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec as Definition
+from crawler_lifecycle.features.schedules.temporal import PAGE, TURN_S, ScheduleKeeper
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.plugin import plugin
-from crawler_lifecycle.temporal.schedules import PAGE, TURN_S, ScheduleKeeper
 
 #: How many are due at once, and how many rest.
 DUE = size(500, 5, "SCHEDULES_DUE")
@@ -119,7 +119,7 @@ async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[
     run = {"crawler": "quick", "limits": {"start_check_s": 0}}
     for number in range(DUE):
         definition = Definition(run=run, cron=f"{at.minute} {at.hour} * * *")
-        store.schedules.put_schedule(f"due-{number}", definition.document(), None)
+        store.schedules.put(f"due-{number}", definition.document(), None)
         await keeper.keep(f"due-{number}")
     if datetime.now(UTC) > at:
         raise RuntimeError("making them took too long")
@@ -130,7 +130,7 @@ async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[
     runs = store.runs.list_runs(limit=DUE)
     begun = [(run.started_at - at).total_seconds() for run in runs if run.started_at is not None]
     for number in range(DUE):
-        store.schedules.delete_schedule(f"due-{number}")
+        store.schedules.delete(f"due-{number}")
         await keeper.keep(f"due-{number}")
     return late, begun
 
@@ -144,7 +144,7 @@ async def _rest(stack: ExitStack, store: Store, keeper: ScheduleKeeper, address:
     cron = f"0 2 {min(day.day, 28)} {day.month} *"
     for number in range(RESTING):
         spec = Definition(run={"crawler": "quick"}, cron=cron, time_zone="Europe/Berlin")
-        store.schedules.put_schedule(f"rest-{number}", spec.document(), None)
+        store.schedules.put(f"rest-{number}", spec.document(), None)
         await keeper.keep(f"rest-{number}")
     used = await _used(audit, ROUND_S)
     print(

@@ -25,7 +25,7 @@ from benchmarks.gateway import quantile, running_gateway
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu, _end, _server
 from crawler_lifecycle.gateway.access.tokens import new_token
-from crawler_lifecycle.store import upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 from tests.support.absurd import ATTACKS, FORMS
 
 ATTACK_S = size(600.0, 3.0, "BENCHMARK_ATTACK_S")

@@ -40,7 +40,8 @@ KILLS = size(30, 2)
 STUCK_STOPS = size(20, 2)
 #: The first is more than two cores can do: looks come as fast as the machine makes them.
 LOOKS_EVERY_S = (1.2, 5.0)
-RUNS_OF_AN_OUTAGE = size(50, 4)
+#: A fifth of them in each phase.
+RUNS_OF_AN_OUTAGE = size(50, 5)
 OUTAGE_S = size(60.0, 5.0)
 OPEN_RUNS = size(1000, 20)
 #: Looks about a second apart where production has minutes.
@@ -48,16 +49,20 @@ QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.3
 
 _CRAWLER = """
 import os, pathlib, signal, sys, time
+files = pathlib.Path(os.environ["CRAWL_FILES_DIR"])
 def told(number, frame):
-    pathlib.Path(os.environ["CRAWL_FILES_DIR"], "term").write_text(repr(time.time()))
+    (files / "term").write_text(repr(time.time()))
     sys.exit(0)
 signal.signal(signal.SIGTERM, told)
+(files / "ready").touch()
 end = time.time() + float(sys.argv[1])
-while (left := end - time.time()) > 0:
+while (left := end - time.time()) > 0 and not (files / "end").exists():
     time.sleep(min(left, 0.2))
+(files / "ended").write_text(repr(time.time()))
 """
 _CATALOGUE = """
 - {name: idle, kind: command, project: ".", command: ["python", "-S", "-E", "idle.py", "3600"]}
+- {name: moment, kind: command, project: ".", command: ["python", "-S", "-E", "idle.py", "0"], args: {n: {default: ""}}}
 - name: brief
   kind: command
   project: "."
@@ -88,6 +93,14 @@ class Bench:
         """Wait until all these runs execute and were looked at."""
         self.until(lambda: self._count(run_ids, "status = 'PROCESSING' AND verified_at IS NOT NULL") == len(run_ids))
 
+    def ready(self, run_ids: Sequence[int]) -> None:
+        """Wait until the crawlers of these runs take signals. A status may be true before that."""
+        self.until(lambda: all(self._files(run_id, "ready") for run_id in run_ids))
+
+    def _files(self, run_id: int, name: str) -> list[Path]:
+        """The file of this name of the run's only task, if it is there."""
+        return list((self.stack.state_dir / "cluster" / "tasks").glob(f"{run_id}-*/0/1/files/{name}"))
+
     def _count(self, run_ids: Sequence[int], what: str) -> int:
         marks = ", ".join("?" * len(run_ids))
         return int(self.query(f"SELECT COUNT(*) FROM run_history WHERE {what} AND run_id IN ({marks})", *run_ids)[0][0])
@@ -105,25 +118,45 @@ class Bench:
         """Seconds until this holds; a condition that cannot be asked now does not hold."""
         began = time.monotonic()
         while True:
-            with contextlib.suppress(Exception):  # the database may be what is away
+            try:
                 if condition():
                     return time.monotonic() - began
+                error = None
+            except Exception as failed:  # the database may be what is away
+                error = failed
             if time.monotonic() - began > seconds:
-                raise RuntimeError(f"did not come within {seconds:g} s")
+                raise RuntimeError(f"did not come within {seconds:g} s") from error
             time.sleep(0.05)
 
     def told(self, run_id: int) -> float:
         """When the stop signal reached the run's crawler (epoch seconds)."""
-        tasks = self.stack.state_dir / "cluster" / "tasks"
-        self.until(lambda: any(file.read_text() for file in tasks.glob(f"{run_id}-*/0/1/files/term")))
+        self.until(lambda: any(file.read_text() for file in self._files(run_id, "term")))
         return float((run_folder(self.stack.state_dir, run_id) / "0/1/files/term").read_text())
 
+    def end(self, run_id: int) -> None:
+        """Let the run's crawler end by itself."""
+        (run_folder(self.stack.state_dir, run_id) / "0/1/files/end").touch()
+
+    def ended(self, run_id: int) -> float:
+        """When it did (epoch seconds), by its own clock."""
+        file = run_folder(self.stack.state_dir, run_id) / "0/1/files/ended"
+        self.until(lambda: bool(file.read_text()))
+        return float(file.read_text())
+
     def clear(self) -> None:
-        """End every open run and wait for it."""
-        for run in self.gateway.runs(status=("INITIALIZING", "PROCESSING", "STOPPING")):
+        """End every open run and wait for it, also for runs that are only recorded meanwhile."""
+        self._force_stop("STOPPING")
+
+        def none_is_open() -> bool:
+            self._force_stop("INITIALIZING", "PROCESSING")
+            return not self.query("SELECT 1 FROM run_history WHERE ended_at IS NULL LIMIT 1")
+
+        self.until(none_is_open)
+
+    def _force_stop(self, *statuses: str) -> None:
+        for run in self.gateway.runs(status=statuses):
             with contextlib.suppress(CommandFailed):
                 self.gateway.stop(int(str(run["run_id"])), force=True, reason="end of a measurement")
-        self.until(lambda: not self.query("SELECT 1 FROM run_history WHERE ended_at IS NULL LIMIT 1"))
 
 
 @contextlib.contextmanager
@@ -191,6 +224,7 @@ async def _start_past_the_gateway(address: str, count: int) -> None:
 
 
 def _stop(world: Bench, run_id: int) -> float:
+    world.ready([run_id])
     world.gateway.stop(run_id, reason="benchmark")
     accepted = time.time()
     return max(0.0, world.told(run_id) - accepted)

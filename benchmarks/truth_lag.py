@@ -1,7 +1,8 @@
-"""How late a status is: from the end of a process, by its own clock, to the commit of the row that says so.
+"""How late a status is: from the start or end of a process, by its own clock, to the commit of the row that says so.
 
-On the real stack with real processes. The crawler waits for a word in a pipe and writes down the time as the last
-thing it does, so that a hundred of them cost nothing while they wait and end exactly when they are told to.
+On the real stack with real processes. The crawler writes down the time as the first and the last thing it does, and
+waits for a word in a pipe, so that a hundred of them cost nothing while they wait and end exactly when they are told.
+With ``BENCHMARK_BEFORE``, a commit, everything is measured twice: first of that build, then of this one.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import contextlib
 import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +32,7 @@ from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
+from tests.support.builds import checked_out
 
 RUNS = size(100, 5)
 IDLE = size(50, 2)
@@ -36,14 +40,29 @@ SECONDS = size(60.0, 5.0)
 TASKS = size(100, 4)
 LADDER_S = 5.0
 UNWATCHED = size(20, 2)
+#: Processes that do nothing but keep the processors busy.
+BUSY = 4
+#: Tasks of a wide run, how many of them execute at a time, and changes a second, of which each task has two.
+WIDE, AT_ONCE, CHANGES = size(2000, 6, "BENCHMARK_WIDE"), size(200, 3), size(20.0, 3.0)
+BEFORE = os.environ.get("BENCHMARK_BEFORE", "")
 #: Beyond anything here, so that nothing is found by the ladder.
 NEVER: dict[str, Any] = {"poll_minutes": [600]}
 
 _CRAWLER = """
-pipe="$1/$CRAWL_RUN_ID-$CRAWL_TASK_INDEX"
-mkfifo "$pipe"
-read -r word < "$pipe"
+date +%s.%N > "$CRAWL_FILES_DIR/began"
+if [ "$1" = for ]; then
+    sleep "$2"
+else
+    pipe="$1/$CRAWL_RUN_ID-$CRAWL_TASK_INDEX"
+    mkfifo "$pipe"
+    read -r word < "$pipe"
+fi
 date +%s.%N > "$CRAWL_FILES_DIR/ended"
+"""
+_CATALOGUE = """
+- {{name: held, kind: command, command: [sh, {script}, {pipes}]}}
+- {{name: brief, kind: command, command: [sh, {script}, for, "{seconds}"]}}
+- {{name: instant, kind: command, command: [sh, {script}, for, "0.1"]}}
 """
 
 Task = tuple[int, int]
@@ -76,7 +95,9 @@ class World(Bench):
     def ready(self, tasks: Sequence[Task]) -> None:
         """Wait until every crawler waits for its word and its run knows that it executes."""
         self.until(lambda: len(list(self._pipes.iterdir())) >= len(tasks))
-        self.executing(sorted({run_id for run_id, _ in tasks}))
+        run_ids = sorted({run_id for run_id, _ in tasks})
+        # A wide run is verified by its first poll, which never comes here.
+        self.until(lambda: self._count(run_ids, "status = 'PROCESSING'") == len(run_ids))
         self.until(lambda: not self.query("SELECT 1 FROM task_history WHERE status IN ('QUEUED', 'PENDING') LIMIT 1"))
         time.sleep(2.0)
 
@@ -97,8 +118,35 @@ class World(Bench):
 
     def ended(self, task: Task) -> float:
         """The process's own time of its end (epoch seconds)."""
+        return self._wrote(task, "ended")
+
+    def began(self, task: Task) -> float:
+        """The process's own time of its first command (epoch seconds)."""
+        return self._wrote(task, "began")
+
+    def _wrote(self, task: Task, what: str) -> float:
         folder = run_folder(self.stack.state_dir, task[0]) / str(task[1]) / "1"
-        return float((folder / "files" / "ended").read_text())
+        return float((folder / "files" / what).read_text())
+
+    def start_all(self, count: int, seconds: float) -> list[Task]:
+        """Start so many runs of one held process at random moments within so many seconds."""
+        chosen, began = random.Random(8), time.monotonic()
+        run_ids = []
+        for moment in sorted(chosen.uniform(0, seconds) for _ in range(count)):
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            run_ids += self.start(1, "held", **NEVER)
+        return [(run_id, 0) for run_id in run_ids]
+
+    def starts(self, tasks: Sequence[Task]) -> list[float]:
+        """Seconds from the first command of each process to the commit of RUNNING, or of what came in its place."""
+        rows: dict[Task, float] = {}
+        for run, index, committed in self.query(
+            "SELECT t.run_id, h.task_index, MIN(t.committed_at) FROM status_transition t "
+            "JOIN task_history h ON h.task_id = t.task_id WHERE t.to_status NOT IN ('QUEUED', 'PENDING') "
+            "GROUP BY t.run_id, h.task_index"
+        ):
+            rows[run, index] = _epoch(committed)
+        return [rows[task] - self.began(task) for task in tasks]
 
     def steps(self, tasks: Sequence[Task]) -> Steps:
         """What the database has about these ends; waits until it has all."""
@@ -143,16 +191,20 @@ def _epoch(text: object) -> float:
 
 
 @contextlib.contextmanager
-def world(*, wake_ups: bool) -> Iterator[World]:
-    """A stack of real processes."""
+def world(build: str = "", *, wake_ups: bool) -> Iterator[World]:
+    """A stack of real processes; with ``build``, a commit, they are of that one."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
+        if build:
+            other = checked_out(build, folder / "build", "crawler_lifecycle", "workers")
+            patch.setenv("PYTHONPATH", str(other))
+            patch.setenv("PYTHONSAFEPATH", "1")  # else the folder in which we are comes first
         pipes = folder / "pipes"
         pipes.mkdir()
         script = folder / "held.sh"
         script.write_text(_CRAWLER)
-        catalogue = f"- {{name: held, kind: command, command: [sh, {script}, {pipes}]}}\n"
-        (folder / "crawlers.yaml").write_text(catalogue)
+        seconds = 2 * AT_ONCE / CHANGES
+        (folder / "crawlers.yaml").write_text(_CATALOGUE.format(script=script, pipes=pipes, seconds=seconds))
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
         patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
         patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(wake_ups).lower())
@@ -174,19 +226,34 @@ def _line(what: str, values: Sequence[float], reach: str) -> None:
     )
 
 
-def single_runs(runs: int = RUNS, idle: int = IDLE, seconds: float = SECONDS) -> None:
-    """Runs of one process that end at random moments, beside others that go on."""
-    with world(wake_ups=True) as bench:
-        held = [(run_id, 0) for run_id in bench.start(runs + idle, "held", **NEVER)]
-        bench.ready(held)
-        ending = held[:runs]
-        bench.end_all(ending, seconds)
-        steps = bench.steps(ending)
-        asyncio.run(bench.trace(ending, steps))
-        _line(f"end of a process -> row and event, {runs} runs beside {idle}", steps.committed, "0.3 / 1 s")
-        steps.show()
-        verdicts = _verdicts(bench, ending)
-        _line("the same -> verdict of the run", verdicts, "none set")
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that do nothing but keep the processors busy."""
+    spinning = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def single_runs(build: str = "") -> None:
+    """Runs of one process that start and end at random moments, beside others that go on: quiet, and beside others."""
+    with world(build, wake_ups=True) as bench:
+        bench.ready([(run_id, 0) for run_id in bench.start(IDLE, "held", **NEVER)])
+        for beside, reach in ((0, "p50 0.15, p99 0.5 s"), (BUSY, "p99 2 s")):
+            with busy(beside):
+                tasks = bench.start_all(RUNS, SECONDS)
+                bench.ready(tasks)
+                what = f"{RUNS} runs beside {IDLE}" + (f" and {beside} busy processes" if beside else "")
+                _line(f"start of a process -> row RUNNING, {what}", bench.starts(tasks), reach)
+                bench.end_all(tasks, SECONDS)
+                steps = bench.steps(tasks)
+                asyncio.run(bench.trace(tasks, steps))
+                _line(f"end of a process -> row and event, {what}", steps.committed, reach)
+                steps.show()
+                _line("the same -> verdict of the run", _verdicts(bench, tasks), "row + 1 s")
 
 
 def _verdicts(bench: World, tasks: Sequence[Task]) -> list[float]:
@@ -201,9 +268,9 @@ def _verdicts(bench: World, tasks: Sequence[Task]) -> list[float]:
     return [found[task[0]] - bench.ended(task) for task in tasks]
 
 
-def one_run(count: int = TASKS, seconds: float = SECONDS) -> None:
+def one_run(build: str = "", count: int = TASKS, seconds: float = SECONDS) -> None:
     """The tasks of one run end at random moments."""
-    with world(wake_ups=True) as bench:
+    with world(build, wake_ups=True) as bench:
         (run_id,) = bench.start(1, "held", tasks=[{"args": {}}] * count, **NEVER)
         tasks = [(run_id, index) for index in range(count)]
         bench.ready(tasks)
@@ -224,9 +291,27 @@ async def _signals(address: str, workflow_id: str) -> None:
     print(f"    {woken} signals; load average {os.getloadavg()[0]:.1f}", flush=True)
 
 
-def unwatched(count: int = UNWATCHED, seconds: float = 4 * LADDER_S) -> None:
+def wide(build: str = "") -> None:
+    """One run of very many tasks, some of which execute at a time: starts and ends come all the time."""
+    with world(build, wake_ups=True) as bench:
+        (run_id,) = bench.start(1, "brief", tasks=[{"args": {}}] * WIDE, max_parallel_tasks=AT_ONCE, **NEVER)
+        began = time.monotonic()
+        while bench.query("SELECT 1 FROM run_history WHERE ended_at IS NULL LIMIT 1"):
+            if time.monotonic() - began > 120 + 20 * WIDE / CHANGES:
+                raise RuntimeError("the wide run did not end")
+            time.sleep(1.0)
+        tasks = [(run_id, index) for index in range(WIDE)]
+        moments = [*map(bench.began, tasks), *map(bench.ended, tasks)]
+        what = f"one run of {WIDE} tasks, {len(moments) / (max(moments) - min(moments)):.1f} changes a second"
+        _line(f"start of a process -> row RUNNING, {what} ({CHANGES:g} wanted)", bench.starts(tasks), "p99 2 s")
+        steps = bench.steps(tasks)
+        _line("the same, end of a process -> row and event", steps.committed, "p99 2 s")
+        steps.show()
+
+
+def unwatched(build: str = "", count: int = UNWATCHED, seconds: float = 4 * LADDER_S) -> None:
     """Without an observer, looks every ``LADDER_S``."""
-    with world(wake_ups=False) as bench:
+    with world(build, wake_ups=False) as bench:
         held = [(run_id, 0) for run_id in bench.start(count, "held", poll_minutes=[LADDER_S / 60])]
         bench.ready(held)
         bench.end_all(held, seconds)
@@ -234,7 +319,15 @@ def unwatched(count: int = UNWATCHED, seconds: float = 4 * LADDER_S) -> None:
         _line(f"observer off, a look every {LADDER_S:g} s", steps.committed, f"never later than {LADDER_S + 2:g} s")
 
 
+async def in_turns(*measures: Callable[[str], None]) -> None:
+    """Each of these of the build of ``BENCHMARK_BEFORE``, if there is one, and then of this one."""
+    for measure in measures:
+        for build in [BEFORE, ""] if BEFORE else [""]:
+            if BEFORE:
+                print(f"  {f'before ({build[:12]})' if build else 'now'}:", flush=True)
+            await asyncio.to_thread(measure, build)
+
+
 async def main() -> None:
-    """All three."""
-    for measure in (single_runs, one_run, unwatched):
-        await asyncio.to_thread(measure)
+    """All four."""
+    await in_turns(single_runs, one_run, wide, unwatched)

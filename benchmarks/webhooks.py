@@ -13,14 +13,15 @@ from pathlib import Path
 from temporalio.testing import ActivityEnvironment
 
 from benchmarks.sizes import size
-from crawler_lifecycle.activities.webhooks import WebhookActivities
-from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.activities import WebhookActivities
+from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.ports import WebhookOrder
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.ports.webhooks import WebhookOrder
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import Store, open_store
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 
@@ -83,7 +84,7 @@ def _filled(folder: Path, count: int) -> tuple[Store, list[Fence]]:
 
 
 def _hook(store: Store, receiver: Receiver) -> None:
-    store.webhooks.put_webhook("bench", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), None)
+    store.webhooks.put("bench", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), None)
 
 
 def _tell(store: Store, fences: list[Fence], count: int) -> None:
@@ -102,6 +103,6 @@ def _follow(store: Store, shift_s: float) -> threading.Thread:
 
 def _end(store: Store, following: threading.Thread) -> None:
     """Its next turn finds that it was deleted."""
-    store.webhooks.delete_webhook("bench")
+    store.webhooks.delete("bench")
     following.join()
     store.close()

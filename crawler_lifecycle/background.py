@@ -73,7 +73,8 @@ class Failures:
             "%s works again after %d failures in %.1f s; the last one: %s",
             *(self._what, self.count, self._clock() - self._since, self.problem),
         )
-        self.count, self.problem = 0, None
+        self.count = 0
+        self.problem = None
         self._kinds.clear()
 
 
@@ -85,7 +86,8 @@ class Loop:
 
     After a turn that raised, the pause is the first number of ``retry_s``. Each further failure doubles it, up to the
     second number. The pause is longer if the error has a greater ``retry_after_s``. Without ``retry_s`` the back-off
-    never exceeds ``every_s``.
+    never exceeds ``every_s``. An error that costs the other side little has ``retry_within_s``: the pause after it, and
+    what it doubles, is no longer than that.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Loop:
         self._every_s = every_s
         self._first_s = first_s
         self._retry_s, self._retry_max_s = retry_s or (min(RETRY_S, every_s), every_s)
+        self._pause = 0.0
         self.failures = Failures(what, meanwhile, clock=clock)
 
     async def run(self, turn: Callable[[], Awaitable[float | None]]) -> None:
@@ -127,9 +130,11 @@ class Loop:
         return self._every_s if pause is None else pause
 
     def _failed(self, error: Exception) -> float:
+        most = min(self._retry_max_s, getattr(error, "retry_within_s", math.inf))
+        self._pause = min(2 * self._pause, most) if self.failures.count else min(self._retry_s, most)
         self.failures.failed(error)
         asked = getattr(error, "retry_after_s", None) or 0.0
-        return max(min(self._retry_s * 2.0 ** min(self.failures.count - 1, 30), self._retry_max_s), asked / JITTER)
+        return max(self._pause, asked / JITTER)
 
 
 def _jittered(pause: float) -> float:

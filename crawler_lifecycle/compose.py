@@ -16,18 +16,11 @@ from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deletion import DeletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
-from crawler_lifecycle.activities.due import DueActivities
-from crawler_lifecycle.activities.graphs.batches import GraphBatchActivities
-from crawler_lifecycle.activities.graphs.graphs import GraphActivities
-from crawler_lifecycle.activities.graphs.starting import GraphStarts
 from crawler_lifecycle.activities.initiation import InitiationActivities
-from crawler_lifecycle.activities.managers.cycles import ManagerActivities
-from crawler_lifecycle.activities.managers.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.retries import Policies, RetryActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.activities.shared import activities_in
-from crawler_lifecycle.activities.webhooks import WebhookActivities
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.event_file import JsonLinesSink
@@ -36,14 +29,26 @@ from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.adapters.smtp import SmtpMailer
-from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.ends import NO_ENDS, Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import Retries
+from crawler_lifecycle.features.graphs.activities.batches import GraphBatchActivities
+from crawler_lifecycle.features.graphs.activities.graphs import GraphActivities
+from crawler_lifecycle.features.graphs.activities.starting import GraphStarts
+from crawler_lifecycle.features.graphs.workflows.graph import GraphBatchWorkflow, GraphWorkflow
+from crawler_lifecycle.features.managers.activities.cycles import ManagerActivities
+from crawler_lifecycle.features.managers.activities.managing import ManagingActivities
+from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
+from crawler_lifecycle.features.managers.workflows.manager import CrawlManagerWorkflow
+from crawler_lifecycle.features.schedules.activities import DueActivities
+from crawler_lifecycle.features.schedules.workflows import CrawlDueWorkflow
+from crawler_lifecycle.features.webhooks.activities import WebhookActivities
+from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
+from crawler_lifecycle.features.webhooks.ports import WebhookSenders
+from crawler_lifecycle.features.webhooks.workflows import CrawlWebhookWorkflow
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
 from crawler_lifecycle.ports.protocols import (
     Catalogue,
@@ -58,23 +63,17 @@ from crawler_lifecycle.ports.protocols import (
     TaskBundles,
     WorkflowDirectory,
 )
-from crawler_lifecycle.ports.webhooks import WebhookSenders
 from crawler_lifecycle.store.base.unit import Told
-from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.deletion import RunDeletionWorkflow
-from crawler_lifecycle.workflows.due import CrawlDueWorkflow
 from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
-from crawler_lifecycle.workflows.webhook import CrawlWebhookWorkflow
 
 from .activities import meters
 from .domain import names
 from .settings import Settings
-from .store import open_store
-from .workflows.plans.graph import GraphBatchWorkflow, GraphWorkflow
-from .workflows.plans.manager import CrawlManagerWorkflow
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
@@ -163,7 +162,8 @@ class Parts:
 
     def reading(self, parent: str) -> FileReading:
         """Return a reader that users' code in this manager or graph can use (``FileReading.parent``)."""
-        s, archived = self.store, ArchivedFiles(self.archive)
+        s = self.store
+        archived = ArchivedFiles(self.archive)
         files = RunFiles(s.tasks, s.exports, self.live_files, archived, "this worker cannot read them")
         return FileReading(s.runs, files, parent)
 
@@ -176,7 +176,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
     kind = kind_of(settings.cluster)
     return Parts(
         store=build_store(settings),
-        cluster=kind.cluster() if role in ASKING else _NoCluster(role),
+        cluster=kind.cluster() if role in {*ASKING, OBSERVER} else _NoCluster(role),
         files=kind.files(build_bundles(settings)),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
@@ -197,14 +197,18 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 
 def build_webhooks(settings: Settings) -> WebhookSenders:
     """Return the sender to webhooks and of alerts."""
-    mailer, page = SmtpMailer(**settings.smtp.options()), settings.gateway.page_url or settings.gateway.url
+    mailer = SmtpMailer(**settings.smtp.options())
+    page = settings.gateway.page_url or settings.gateway.url
     return HttpWebhooks(settings.webhooks.rules, mailer, page)
 
 
 def build_store(settings: Settings, told: Told | None = meters.committed) -> Store:
     """Open the database with new connections. ``told``: see ``open_store``. Raises ``InvalidRequest``."""
-    url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
-    pools, quotas = build_pools(settings), settings.quotas
+    url = settings.database.url
+    pool_size = settings.database.pool_size
+    most = settings.limits.model_dump()
+    pools = build_pools(settings)
+    quotas = settings.quotas
     return open_store(url, pool_size=pool_size, told=told, most=most, pools=pools, quotas=quotas)
 
 
@@ -331,7 +335,8 @@ def build_parent_audit(p: Parts) -> ParentAudit:
 
 
 def _giving_up(p: Parts) -> GivingUp:
-    s, children = p.store, _children(p)
+    s = p.store
+    children = _children(p)
     managing = ManagingActivities(s.managers, children, p.cloud)
     graphs = GraphActivities(s.graphs, s.managers, children)
     return GivingUp(s, p.cluster, p.directory, managing, graphs, policies=p.policies)
@@ -344,7 +349,8 @@ def _children(p: Parts) -> ChildRuns:
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Return every activity by its name."""
-    p, s = parts, parts.store
+    p = parts
+    s = parts.store
     children = _children(p)
     start = GraphStarts(s.graphs, s.plans, p.directory, p.catalogue).start
     owners = (

@@ -21,7 +21,8 @@ from urllib.parse import quote, unquote_to_bytes
 from crawler_lifecycle.domain.loopback import leads_here
 from crawler_lifecycle.domain.names import STACK_HEADER
 
-FOLDER, NAME = ".crawl", "dev.json"
+FOLDER = ".crawl"
+NAME = "dev.json"
 DEV_JSON = Path(FOLDER, NAME)
 #: Services that we call; they must be on this machine. A database (`--database`) may be on another machine.
 CALLED = ("gateway", "scheduler", "temporal", "worker", "metrics")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
-from crawler_lifecycle.domain.schedules.definition import due_text
+from crawler_lifecycle.domain.due_ids import due_text
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 
 

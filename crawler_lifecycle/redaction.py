@@ -21,7 +21,8 @@ ANYWHERE_MIN = 8
 #: Longest text in characters. The rest is cut off, and the text then ends with "(cut)".
 TEXT_MAX = 32 * 1024
 #: Most members of a collection, and most levels of nested collections, that are kept.
-MEMBERS_MAX, DEPTH_MAX = 64, 6
+MEMBERS_MAX = 64
+DEPTH_MAX = 6
 
 _NAMES = (
     r"pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|task[-_]?key|"
@@ -32,7 +33,8 @@ _HARMLESS = re.compile(
     r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name)|[\w.-]*tokens?\.toml)$"
 )
 #: Variables that hold a path or an address. In the shell's variables "pwd" means the working directory.
-_FOLDERS, _PLACES = ("PWD", "OLDPWD"), ("_FILE", "_PATH", "_URL")
+_FOLDERS = ("PWD", "OLDPWD")
+_PLACES = ("_FILE", "_PATH", "_URL")
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")
 #: Matches ``password=x``, ``"token": "x"`` and ``Authorization: Bearer x``; the name may contain other words too.
 _PAIR = re.compile(
@@ -156,7 +158,8 @@ def _mask_pair(found: re.Match[str]) -> str:
         return found.group()
     for group in ("credentials", "double", "single", "bare"):
         if found[group] and not _REFERENCE.fullmatch(found[group]):
-            start, end = found.start(group) - found.start(), found.end(group) - found.start()
+            start = found.start(group) - found.start()
+            end = found.end(group) - found.start()
             return found.group()[:start] + MASK + found.group()[end:]
     return found.group()
 

@@ -38,7 +38,6 @@ from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.names import CRAWLER_NAME, STACK_HEADER
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.projects import DEFAULT
@@ -46,8 +45,9 @@ from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, Qu
 from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
+from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
 
 #: Prefix of the variables of all settings.
 PREFIX = "LIFECYCLE_"
@@ -95,68 +95,76 @@ class DatabaseSettings(_Section):
     """The database of runs."""
 
     url: str = Field(default_factory=lambda: sqlite_url(STATE_DIR.absolute() / "lifecycle.db"))
+    """`sqlite:////path/file.db`, or `mysql+pymysql://user:password@host/name` (MySQL 8, MariaDB 10.11+)"""
     pool_size: int = Field(default=10, ge=1, le=200)
-    """Most database connections of each group of threads."""
+    """connections per role of a worker, and of the gateway"""
 
 
 class ClusterSettings(_Section):
     """The cluster on which tasks execute."""
 
     kind: str = "local"
+    """`local`, `kubernetes`, or `MODULE:CLASS` of [another kind](clusters.md)"""
     namespace: str = "crawls"
-    """The Kubernetes namespace for the pods of crawls."""
+    """Kubernetes namespace of the crawls"""
     kubeconfig: Path | None = None
-    """Path of the kubeconfig; by default KUBECONFIG, or the account of our own pod."""
+    """else `KUBECONFIG`, or the pod's own account"""
     context: str | None = None
-    """Context of the kubeconfig; by default its current context."""
+    """of the kubeconfig; else the current one"""
     service_account: str = "crawl"
-    """Service account of crawl pods. Its token is not mounted."""
+    """of crawl pods; no token is mounted"""
     image: str | None = None
-    """Image of crawlers whose catalogue entry names no image."""
+    """of crawlers whose entry names none"""
     pull_secrets: list[str] = Field(default_factory=list)
-    """Image pull secrets of every crawl pod."""
+    """JSON list: image pull secrets of crawl pods"""
     scheduled_priority_class: str | None = None
-    """Priority class of scheduled runs whose catalogue entry names no priority class."""
+    """of scheduled runs' pods without one in the entry"""
     onetime_priority_class: str | None = None
-    """Priority class of all other runs whose catalogue entry names no priority class."""
+    """of other runs' pods"""
     priority_classes: ByPriority = Field(default_factory=dict)
-    """Priority classes by the priority of a run; they win over the two above."""
+    """by the run's `priority`: `{"1": "urgent"}`; wins over both"""
     queue_priority_classes: ByPriority = Field(default_factory=dict)
-    """Kueue's WorkloadPriorityClasses by the priority of a run, for crawlers with a queue."""
+    """the same, Kueue's, for entries with a `queue`"""
     volume_claim: str | None = None
-    """Name of the PersistentVolumeClaim for files and saved state. Crawl pods mount parts of it."""
+    """shared volume for files and saved state"""
     volume_path: Path | None = None
-    """Folder of the shared volume in our own processes."""
+    """where our processes mount it"""
     files_url: str | None = None
-    """Address s3://bucket/prefix to which crawl pods upload supporting files, instead of a volume."""
+    """`s3://bucket/prefix` in place of a volume"""
     job_ttl_s: int = Field(default=3_600, ge=60, le=31_536_000)
-    """Seconds that the cluster keeps an ended Job after its end is on record. Ended Jobs count for a quota."""
+    """seconds that an ended Job [is kept](kubernetes-looks.md#what-is-let-go-of); 60 or more"""
     connect_s: float = Field(default=3.0, gt=0, le=30)
-    """Most seconds to connect to the Kubernetes API."""
+    """seconds to connect to the Kubernetes API"""
     read_s: float = Field(default=10.0, gt=0, le=60)
-    """Most seconds to wait for data from the Kubernetes API."""
+    """seconds for its answer"""
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
+    """folder of the local cluster, the same for scheduler service and workers"""
     slots: int = Field(default=4, ge=1, le=1024)
-    """Most tasks that execute at once on the local cluster. With pools it also counts on other clusters, if set."""
+    """local tasks at once; if set, also on Kubernetes with [pools](pools.md)"""
     cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
-    """Cgroups that limit local tasks: auto, off, or the folder of the parent cgroup."""
+    """[limits](local-cluster.md#limits-of-memory-and-processors) of local tasks: `auto`, `off`, or a folder of
+    cgroups"""
     run_as: str | None = Field(default=None, min_length=1, max_length=64)
-    """System user (name or number) of local crawlers. The scheduler service must then be root."""
+    """[user](local-cluster.md#whose-user-a-crawler-is) of local crawlers"""
     keep_days: float = Field(default=14, ge=0)
-    """Days to keep the folders of local tasks after their run's end; 0: for ever."""
+    """days that folders of local tasks are kept; 0: for ever"""
     env_prefix: EnvPrefix = OF_CRAWLERS
-    """Prefix of the names of variables that crawlers may get as secrets (env:NAME)."""
+    """beginning of variables that [`secrets`](crawlers.md) may name"""
 
 
 class SchedulerSettings(_Section):
     """The scheduler service: its address for workers, and the host and port of our reference service."""
 
     url: str = "http://127.0.0.1:8600"
+    """where workers and gateway find it"""
     host: str = "127.0.0.1"
+    """where ours listens"""
     port: int = Field(default=8600, ge=0, le=65535)
+    """its port; 0, here and below, takes a free one"""
     timeout_s: float = Field(default=20.0, gt=0)
+    """seconds for one call"""
     token: SecretStr | None = None
-    """Token that the service requires and our processes send; needed unless the host is loopback."""
+    """what it asks for; needed off loopback"""
 
 
 class UrlSettings(_Section):
@@ -169,39 +177,41 @@ class GatewaySettings(_Section):
     """The HTTP API: its address for programs, its host and port, and its access rules."""
 
     url: str | None = None
-    """Address of the gateway for crawlctl and crawlers."""
+    """where `crawlctl` and crawlers find it"""
     page_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$", max_length=500)
-    """Address of the page for people, for links in alerts; by default url."""
+    """where people find [the page](page.md); default `LIFECYCLE_GATEWAY__URL`"""
     token: SecretStr | None = None
-    """Token that crawlctl and our services send."""
+    """what `crawlctl` and our services show to it"""
     host: str = "127.0.0.1"
+    """where it listens"""
     port: int = Field(default=8500, ge=0, le=65535)
+    """its port"""
     open: bool = False
-    """Serve every caller without a token, as `crawlctl dev` does; only on loopback."""
+    """asks for no tokens; on loopback only"""
     tokens_file: Path | None = None
-    """TOML file of callers: name, role, sha256 of the token."""
+    """TOML file of [those who may call](access.md#tokens-and-roles)"""
     task_key: SecretStr | None = None
-    """Key that signs tokens of tasks. Gateway and scheduler service need the same key."""
+    """signs [crawlers' own tokens](access.md#tokens-and-roles), also for the scheduler service"""
     login_key: SecretStr | None = None
-    """Key that signs logins to the page, the same on all gateways; without it logins end with the process."""
+    """signs logins, 32 bytes or more, the same on all gateways"""
     temporal_ui: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
-    """Address of our namespace in Temporal's UI, for links: http://127.0.0.1:8233/namespaces/default."""
+    """address of our namespace in Temporal's UI, for links"""
     hosts: list[str] = Field(default_factory=list)
-    """Host names that requests may name if tokens are required; empty: any name."""
+    """names it answers to, with that of `LIFECYCLE_GATEWAY__URL`; none: any"""
     reads_per_s: float = Field(default=100.0, gt=0)
-    """Most requests in a second that only read, for each token."""
+    """reading requests a second; each token has this and the next three"""
     writes_per_s: float = Field(default=20.0, gt=0)
-    """Most requests in a second that change something, for each token."""
+    """changing requests a second"""
     requests_at_once: int = Field(default=50, ge=1)
-    """Most requests at once, for each token."""
+    """requests at once"""
     streams_at_once: int = Field(default=20, ge=1)
-    """Most event streams and followed logs at once, for each token."""
+    """streams and followed logs at once; a login has half"""
     sweep_s: float = Field(default=15.0, gt=0)
-    """Seconds between two searches for work that was accepted but not started."""
+    """seconds between searches for unstarted work"""
     scrapyd: bool = False
-    """Serve the API of scrapyd too."""
+    """answer [clients of scrapyd](scrapyd.md)"""
     scrapyd_project: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$")
-    """Name of the project that clients of scrapyd see."""
+    """the one project that they see"""
 
 
 class OidcGrant(_Section):
@@ -215,21 +225,21 @@ class OidcSettings(_Section):
     """People who log in by an OpenID Connect provider, the issuer. Off without ``issuer``."""
 
     issuer: str | None = Field(default=None, pattern=r"^(https://|http://localhost:|http://127\.0\.0\.1:)[^\s?#]+$")
-    """The issuer's address, exactly as its tokens have it: https, or http on this machine."""
+    """its address, as in its tokens"""
     client_id: str | None = Field(default=None, min_length=1, max_length=500)
-    """Name of this gateway at the issuer."""
+    """our name there"""
     client_secret: SecretStr | None = None
-    """Its secret at the issuer; none: a public client."""
+    """none: a public client"""
     audience: str | None = Field(default=None, min_length=1, max_length=500)
-    """Audience of tokens for the API; by default client_id."""
+    """of tokens for the API; default: the client's id"""
     scopes: str = Field(default="openid email profile", pattern=r"(^| )openid( |$)")
-    """The scopes to ask for at a login. Without ``openid``, no issuer gives an ID token."""
+    """scopes asked for at a login"""
     name_claim: str = "email"
-    """Claim with the name of a person, who is called oidc:NAME here."""
+    """claim with a person's name"""
     roles_claim: str = "groups"
-    """Claim that decides role and project."""
+    """claim that gives role and project"""
     roles: dict[str, OidcGrant] = Field(default_factory=dict, max_length=1000)
-    """Value of that claim -> role and project. If several fit a person, the highest role counts, then all projects."""
+    """JSON: its values, [their role and project](sign-in.md#who-may-what)"""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -242,18 +252,23 @@ class PusherSettings(_Section):
     """Pushes to browsers through Pusher Channels. Needs ``app_id`` and the extra ``pusher``."""
 
     app_id: str | None = None
+    """digits; none: nothing is [pushed](pusher.md)"""
     key: str | None = None
+    """the app's key"""
     secret: SecretStr | None = None
+    """the app's"""
     cluster: str | None = None
-    """Name of Pusher's cluster, if no host is given."""
+    """Pusher's, when there is no host"""
     host: str | None = None
-    """Host of a server with Pusher's API, instead of a cluster."""
+    """a server of your own"""
     port: int | None = Field(default=None, ge=1, le=65535)
+    """its port; 443, without TLS 80"""
     tls: bool = True
+    """HTTPS"""
     channel: str = "private-crawls private-crawl-run-{run_id}"
-    """Channels of every event, separated by spaces; {run_id} and {crawler} are replaced."""
+    """channels of every event"""
     timeout_s: float = Field(default=1.4, gt=0, le=1.4)
-    """Most seconds for each of three tries; all tries together take at most 5 s."""
+    """seconds for one of three tries"""
 
     def options(self) -> dict[str, Any] | None:
         """Return the arguments of the notifier; ``None`` if pushes are off."""
@@ -278,24 +293,25 @@ class WorkerSettings(_Section):
     """A worker process."""
 
     grace_s: float = Field(default=20.0, ge=0)
-    """Seconds that running activities get after SIGTERM."""
+    """seconds for running activities after SIGTERM"""
     threads: int = Field(default=16, ge=1, le=512)
-    """Most activities at once for each task queue."""
+    """activities at once per role"""
     cache: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
-    """Memory for workflows that wait for their next step. Others are replayed at their next step."""
+    """memory for workflows that wait ([how much](operations-upgrades.md#how-large-must-a-worker-be))"""
     health_host: str = "127.0.0.1"
+    """`/healthz` and `/readyz`"""
     health_port: int = Field(default=8700, ge=0, le=65535)
-    """Port of health checks; 0: any free port."""
+    """their port"""
     metrics_host: str = "127.0.0.1"
+    """[`/metrics`](observability.md)"""
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of the Prometheus endpoint; none: no metrics."""
+    """its port; none: no metrics"""
     wake_ups: bool = True
-    """Let the role cluster notice changes on the cluster at once. The role observer always does it."""
+    """[wake-ups](truth.md#wake-ups) in the role `cluster`; `observer` always has them"""
     deployment: str | None = Field(default=None, max_length=60, pattern=r"^[A-Za-z0-9_-]+$")
-    """Name of Temporal's worker deployment; by default TEMPORAL_DEPLOYMENT_NAME, which Temporal's worker controller
-    sets for each role. Without it and build_id workers have no versions."""
+    """default with a build id: `crawler-lifecycle`; set alone, the build is `TEMPORAL_WORKER_BUILD_ID`"""
     build_id: str | None = Field(default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
-    """Build id for Temporal's worker versioning; by default TEMPORAL_WORKER_BUILD_ID, if deployment is set."""
+    """for [worker versioning](deployment.md#worker-versions); none: off"""
 
     def cached(self) -> int:
         """Return the number of workflows that one role keeps in memory."""
@@ -346,33 +362,36 @@ class PlansSettings(_Section):
     """Users' managers and functions: their modules and limits, and the meaning of units and projects."""
 
     modules: list[str] = Field(default_factory=list)
-    """Modules with managers and functions that plans workers execute; *: all modules of the folder."""
+    """modules with [managers](managers.md) and functions of [graphs](graphs.md) for the role `plans`, such as
+    `["shop.managers"]`. `"*"`: every module directly in the folder that imports `crawler_lifecycle.managers` or
+    `crawler_lifecycle.graphs`, or has nothing but imports, functions, classes and assignments. Whoever may start
+    graphs may call their functions"""
     folder: Path = Field(default_factory=Path.cwd)
-    """The first folder to search for these modules."""
+    """where they are looked for first"""
     environment: list[str] = Field(default_factory=list)
-    """Names of the worker's variables that users' code gets too."""
+    """names of the worker's variables that users' code gets"""
     hook_s: float = Field(default=60.0, gt=0, le=600)
-    """Most seconds for each hook or other method of a manager."""
+    """seconds for each hook of a manager"""
     page_s: float = Field(default=300.0, gt=0, le=900)
-    """Most seconds for reading one page of items from a source."""
+    """seconds of a source for one page of items, and for a resume"""
     processes: int = Field(default=100, ge=1, le=1000)
-    """Most processes of managers at once in one worker."""
+    """processes with users' code in one worker, 10 MiB each"""
     memory: str = "1Gi"
-    """Most private memory of one process with users' code."""
+    """private memory of one such process"""
     functions: int = Field(default=4, ge=1, le=100)
-    """Most functions of graphs at once in one worker."""
+    """functions of graphs at once in one worker"""
     queue: str | None = None
-    """Name of the pool whose functions the worker executes; none: the common pool."""
+    """pool of this worker: it executes steps with this `queue` only"""
     result: Annotated[str, _memory("1Ki", "1Gi")] = "64Mi"
-    """Largest result of a function that can be recorded."""
+    """the largest result of a function as JSON, 1Ki to 1Gi"""
     buffer: int = Field(default=1000, ge=1, le=100_000)
-    """Most items of a source that wait for a slot."""
+    """items that wait for a slot; then the source pauses"""
     unit_cpu: str | None = None
-    """Processors of one unit; none: units request no processors."""
+    """processors of one [unit](managers-scrapy-cloud.md#scrapy-clouds-words-in-ours), such as `500m`"""
     unit_memory: str = "1Gi"
-    """Memory of one unit."""
+    """memory of one unit"""
     projects: dict[str, str] = Field(default_factory=dict)
-    """Number or alias of a project -> prefix of the names of its crawlers."""
+    """project, and prefix of its crawlers' names: `{"1234": "eu-"}`; others are refused"""
 
     @field_validator("modules")
     @classmethod
@@ -420,13 +439,13 @@ class WebhookSettings(_Section):
     """Webhooks: the addresses that they may call, and their number at once."""
 
     networks: list[str] = Field(default_factory=list)
-    """Networks that webhooks may call in addition to the public internet, such as 10.1.0.0/16."""
+    """networks beside the public internet"""
     loopback: bool = False
-    """Allow http and this machine, as `crawlctl dev` does."""
+    """http, and this machine; `crawlctl dev` sets it"""
     at_once: int = Field(default=100, ge=1, le=512)
-    """Most webhooks that one worker serves at once."""
+    """webhooks that one worker serves"""
     env_prefix: EnvPrefix = OF_WEBHOOKS
-    """Prefix of the names of variables that contain secrets of webhooks (env:NAME)."""
+    """beginning of the variables with their secrets"""
 
     @field_validator("networks")
     @classmethod
@@ -438,20 +457,26 @@ class WebhookSettings(_Section):
     @property
     def rules(self) -> WebhookRules:
         """The rules for addresses. They are checked when a webhook is made and at each delivery."""
-        return WebhookRules([ipaddress.ip_network(one) for one in self.networks], self.loopback, self.env_prefix)
+        return WebhookRules(
+            [ipaddress.ip_network(network) for network in self.networks], self.loopback, self.env_prefix
+        )
 
 
 class SmtpSettings(_Section):
     """The mail server for alerts of the kind email."""
 
     host: str | None = None
+    """the mail server"""
     port: int = Field(default=587, ge=1, le=65535)
+    """its port"""
     tls: Literal["starttls", "tls", "none"] = "starttls"
-    """starttls: plain at first; tls: from the first byte (port 465); none: for a relay without a password."""
+    """`starttls`; `tls` (port 465); `none`, without a password or on loopback only"""
     user: str | None = None
+    """none: no login"""
     password: SecretStr | None = None
+    """the password"""
     sender: str | None = Field(default=None, pattern=r"^[^\r\n]*[^\s@]@[^\s@]+$", max_length=255)
-    """Sender of the mails: crawls@example.com, or Crawls <crawls@example.com>."""
+    """`Crawls <crawls@example.com>`"""
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of the mailer."""
@@ -468,43 +493,45 @@ class AuditSettings(_Section):
     """Audits: they compare database, cluster and Temporal, and repair differences."""
 
     every_s: float = Field(default=900.0, ge=0)
-    """Seconds between two scheduled audits; 0: no scheduled audits."""
+    """between two scheduled ones; 0: none"""
     repair: bool = True
-    """Let scheduled audits repair differences; otherwise they only report them."""
+    """whether these repair, or only tell"""
     grace_s: float = Field(default=120.0, ge=0)
-    """Seconds that an audit waits before it takes over a run without a workflow."""
+    """before a run without workflow is taken over, or a delivery repeated"""
     orphan_grace_s: float = Field(default=300.0, ge=0)
-    """Seconds that an audit waits before it ends a task without a run."""
+    """before a task that outlives its recorded end is ended"""
     start_grace_s: float = Field(default=30.0, ge=0)
-    """Seconds that an audit waits before it starts an accepted run that was not started."""
+    """before an accepted run is started"""
 
 
 class LimitSettings(_Section):
     """Most managers, graphs, schedules and webhooks at once."""
 
     managers: int = Field(default=MOST["managers"], ge=1, le=100_000)
-    """Most managers that have not ended."""
+    """managers that have not ended"""
     graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000)
-    """Most graphs that have not ended."""
+    """graphs that execute"""
     schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000)
-    """Most schedules, including paused ones."""
+    """schedules, paused ones too"""
     webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX)
-    """Most webhooks, including paused ones."""
+    """webhooks, paused ones too; 1000 at most"""
 
 
 class PayloadSettings(_Section):
     """The data that we send through Temporal. It is readable there unless keys are set."""
 
     keys: SecretStr | None = None
-    """NAME=KEY[,NAME=KEY], each key 32 bytes in base64. The first key encrypts, and all keys decrypt."""
+    """`NAME=KEY[,NAME=KEY]`, 32 bytes in base64 each; the first [encrypts](security.md#encrypted-histories), all
+    read"""
 
 
 class LogSettings(_Section):
     """The log that our processes write to standard error."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """`DEBUG`, `INFO`, `WARNING` or `ERROR`"""
     format: Literal["auto", "json", "pretty"] = "auto"
-    """json: one JSON object on each line; pretty: for people; auto: pretty on a terminal, else json."""
+    """`json`; `pretty`: for people; `auto`: pretty on a terminal, else JSON"""
 
 
 class Settings(BaseSettings):
@@ -515,11 +542,14 @@ class Settings(BaseSettings):
     )
 
     config: Path | None = None
+    """path of the TOML file"""
     database: DatabaseSettings = Field(default_factory=DatabaseSettings)
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     archive: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("archive")))
+    """[zips](archive.md): a folder, or `s3://bucket/prefix`"""
     events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
+    """[events](event-bus.md): a file, or `eventbridge://NAME`"""
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     oidc: OidcSettings = Field(default_factory=OidcSettings)
@@ -534,20 +564,21 @@ class Settings(BaseSettings):
     pools: dict[Annotated[str, Field(pattern=f"^{POOL_NAME.pattern}$")], PoolSettings] = Field(
         default_factory=dict, max_length=POOLS_MAX
     )
-    """Name -> pool. Without pools each cluster keeps its own order."""
+    """JSON: [pools](pools.md), the same for all services"""
     quotas: dict[Annotated[str, Field(pattern=QUOTA_KEY)], dict[What, Annotated[int, Field(ge=0, le=QUOTA_MAX)]]] = (
         Field(default_factory=dict, max_length=QUOTAS_MAX)
     )
-    """token:NAME, pool:NAME or project:NAME -> what -> the most; with * as NAME: for each without its own entry."""
+    """JSON: what a token, pool or project [may start and have](access.md#quotas); the same for all services"""
     retries: Retries = Field(default_factory=Retries)
-    """Keys of the policy of retries for all crawlers (docs/retries.md)."""
+    """JSON: [retries](retries.md) of all crawlers"""
     ends: Ends = Field(default_factory=Ends)
-    """What exit codes and last words of crawlers mean (docs/crawlers.md)."""
+    """JSON: [what exit codes and last words mean](crawlers.md#ends), for all crawlers"""
     stack: str | None = None
-    """The identity of the ``crawlctl dev`` to which this process belongs. Its services name it in each answer."""
+    """set by `crawlctl dev` alone: [which stack](cli-services.md#dev) the process belongs to"""
     crawlers: Path = Path("crawlers.yaml")
+    """the catalogue, for the scheduler service"""
     more_crawlers: Path | None = None
-    """Another catalogue, for crawlers that the first catalogue does not have."""
+    """another one, for names that the first lacks"""
 
     @field_validator("quotas")
     @classmethod

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.projects import DEFAULT
-from crawler_lifecycle.domain.webhooks.definition import cure
+from crawler_lifecycle.features.webhooks.domain.definition import cure
 
 Document = Mapping[str, Any]
 """One run, manager, graph, schedule or webhook, as the API returns it."""
@@ -143,7 +143,7 @@ class Subject:
     @property
     def state(self) -> list[Column]:
         """Return the columns that ``crawlctl`` shows after a command."""
-        return [*(one for one in self.columns if one.title in _BRIEF), Column("Cause", of("cause"))]
+        return [*(column for column in self.columns if column.title in _BRIEF), Column("Cause", of("cause"))]
 
     def action(self, name: str) -> Action:
         """Return the action with this name. Raises ``KeyError``."""
@@ -249,8 +249,11 @@ _ORIGIN: Facts = (
     ("started", at("started_at")),
     ("ended", at("ended_at")),
 )
-_REASON, _FORCE = ("reason",), {"force": True}
-_RECORDED, _FORCED, _GOES_ON = "The stop is recorded.", "The forced stop is recorded.", "It continues."
+_REASON = ("reason",)
+_FORCE = {"force": True}
+_RECORDED = "The stop is recorded."
+_FORCED = "The forced stop is recorded."
+_GOES_ON = "It continues."
 
 
 def _is(name: str, *values: object) -> Callable[[Document], bool]:
@@ -260,7 +263,8 @@ def _is(name: str, *values: object) -> Callable[[Document], bool]:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 TERMINAL = ("COMPLETED", "FAILED")
-_FORCED_BEFORE, _ATTEMPT = "This forced stop was recorded before.", "Attempt {attempt} is accepted."
+_FORCED_BEFORE = "This forced stop was recorded before."
+_ATTEMPT = "Attempt {attempt} is accepted."
 _AGAIN = {"rerun": True}
 
 
@@ -550,7 +554,8 @@ def _not_in_temporal(row: Document) -> list[str]:
 
 
 def _began(row: Document) -> Cell:
-    kind, number = row.get("kind"), row.get("target_id")
+    kind = row.get("kind")
+    number = row.get("target_id")
     if number is None:
         return None
     # A due time gives its graph a key that is like the id of its request.

@@ -18,10 +18,21 @@ from crawler_lifecycle.background import DONE, JITTER, Beside, Failures, Loop
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 
 Outcome = float | None | Exception
+
+
+class Gone(OSError):
+    """Nobody is there, and a try costs nobody anything."""
+
+    retry_within_s = 1.5
+
+
+GONE = Gone("nobody is there")
 OUTCOMES = st.one_of(
     st.none(),
     st.floats(0, 100),
-    st.sampled_from([ClusterUnavailable("away"), StoreUnavailable("locked"), OSError("no disk"), KeyError("ours")]),
+    st.sampled_from(
+        [ClusterUnavailable("away"), StoreUnavailable("locked"), OSError("no disk"), KeyError("ours"), GONE]
+    ),
 )
 
 
@@ -94,14 +105,15 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 
 def expected(outcomes: list[Outcome], every: float, first: float, retry: tuple[float, float]) -> list[float]:
     """The pauses as the documentation has them, before the jitter."""
-    pauses, row = [first], 0
+    pauses, row = [first], 0.0
     for outcome in outcomes:
         if isinstance(outcome, Exception):
-            pauses.append(min(retry[0] * 2**row, retry[1]))
-            row += 1
+            most = min(retry[1], 1.5) if outcome is GONE else retry[1]
+            pauses.append(min(2 * row if row else retry[0], most))
+            row = pauses[-1]
         else:
             pauses.append(every if outcome is None else outcome)
-            row = 0
+            row = 0.0
     return pauses
 
 

@@ -45,9 +45,10 @@ def main(lock: Path) -> int:
     return code
 
 
-def by_uv(uv: str, lock: Path) -> int:
-    """Install by uv, with the certificates of the machine, as pip does. The exit code is uv's."""
-    install = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+def by_uv(uv: str, lock: Path, python: Path = PYTHON) -> int:
+    """Install by uv into the environment of ``python``, with the certificates of the machine, as pip does. The exit
+    code is uv's."""
+    install = [uv, "pip", "install", "--quiet", "--python", str(python)]
     env = {"UV_SYSTEM_CERTS": "1", **os.environ}
     code = subprocess.call([*install, "--require-hashes", "-r", str(lock)], env=env)
     return code or subprocess.call([*install, *OURS], env=env)

@@ -29,7 +29,9 @@ class Abreast(Generic[T, R]):
 
     def __init__(self, do: Callable[[T], R], *, width: int = WIDTH, slow_s: float = SLOW_S, most: int = MOST) -> None:
         self._do = do
-        self._width, self._slow_s, self._most = width, slow_s, most
+        self._width = width
+        self._slow_s = slow_s
+        self._most = most
         self._busy: dict[int, float] = {}
         self._answers: SimpleQueue[tuple[int, T, R | BaseException]] = SimpleQueue()
 
@@ -42,7 +44,9 @@ class Abreast(Generic[T, R]):
 
         The next item is read only when its call can start.
         """
-        waiting, number, more = iter(items), 0, True
+        waiting = iter(items)
+        number = 0
+        more = True
         while True:
             prompt = self._prompt()
             while more and len(prompt) < self._width and len(self._busy) < self._most:

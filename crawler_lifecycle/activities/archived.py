@@ -20,7 +20,8 @@ from crawler_lifecycle.ports.protocols import FileArchive
 #: Largest directory that is read, in bytes: enough for about 20,000 files.
 DIRECTORY_MAX = 2 * 1024 * 1024
 #: Bytes of one request to the storage, and bytes of one piece for the caller.
-BLOCK, PIECE = 256 * 1024, 64 * 1024
+BLOCK = 256 * 1024
+PIECE = 64 * 1024
 _MANIFEST = "manifest.json"
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
@@ -39,13 +40,13 @@ class ArchivedFiles:
         size.
         """
         with self._opened(url, size) as archive:
-            found = [(one.filename, one.file_size) for one in _members(archive)]
+            found = [(member.filename, member.file_size) for member in _members(archive)]
         return found[:most], len(found[most:])
 
     def open(self, url: str, size: int, name: str) -> tuple[int, Iterator[bytes]] | None:
         """Return the size of a member and an iterator over its bytes, or ``None`` if no member has this name."""
         with self._opened(url, size) as archive:
-            found = next((one for one in _members(archive) if one.filename == name), None)
+            found = next((member for member in _members(archive) if member.filename == name), None)
         return None if found is None else (found.file_size, self._pieces(url, size, found))
 
     def _pieces(self, url: str, size: int, member: zipfile.ZipInfo) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities.abreast import Abreast
-from crawler_lifecycle.activities.reconciliation import ref_of
+from crawler_lifecycle.activities.look_step import ref_of
 from crawler_lifecycle.activities.shared import Counts, activity_named, alive, beating, push_event
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import RowUnreadable
@@ -65,11 +65,17 @@ class StopPass:
     def __init__(
         self, acts: CancellationActivities, fence: Fence, *, force: bool, seconds: float | None = None
     ) -> None:
-        self._stops, self._details, self._tasks = acts.stops, acts.details, acts.tasks
-        self._cluster, self._clock = acts.cluster, acts.clock
-        self._fence, self._force = fence, force
+        self._stops = acts.stops
+        self._details = acts.details
+        self._tasks = acts.tasks
+        self._cluster = acts.cluster
+        self._clock = acts.clock
+        self._fence = fence
+        self._force = force
         self._until = time.monotonic() + (PASS_S if seconds is None else seconds)
-        self._asked, self._begun, self._more = 0, False, False
+        self._asked = 0
+        self._begun = False
+        self._more = False
         self._answered: list[tuple[TaskRef, Details | None]] = []
         self._marked_at = time.monotonic()
 
@@ -88,11 +94,13 @@ class StopPass:
         self._mark()
         if errors and not self._asked:
             raise errors[0]
-        run_id, left = self._fence.run_id, len(errors) + asking.slow
+        run_id = self._fence.run_id
+        left = len(errors) + asking.slow
         if left:
             why = errors[0] if errors else "no answer yet"
             log.warning("%d tasks of run %d could not be asked to end and are asked again: %s", left, run_id, why)
-        counts, asked_at = Counts.of(self._tasks.count_tasks(run_id)), self._stops.last_asked(run_id)
+        counts = Counts.of(self._tasks.count_tasks(run_id))
+        asked_at = self._stops.last_asked(run_id)
         return StopReport(left, self._more, asked_at, counts)
 
     def _turns(self) -> Iterator[TaskRef]:

@@ -23,15 +23,14 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     StoreRefused,
 )
-from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
-from crawler_lifecycle.ports.managers import ManagerRow
+from crawler_lifecycle.features.managers.ports import ManagerRow
 from crawler_lifecycle.ports.protocols import Catalogue, SchedulerClient, WorkflowDirectory
 from crawler_lifecycle.ports.runs import Owner, RunRow
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store.managers.managers import ManagerStore
+    from crawler_lifecycle.features.managers.store.managers import ManagerStore
     from crawler_lifecycle.store.runs.initiation import InitiationStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.stops import StopStore
@@ -136,6 +135,11 @@ class ChildRuns:
         # An installation with its own scheduler service may have no catalogue here. Then that service is asked.
         return self.catalogue.all() or self.scheduler.crawlers()
 
+    @property
+    def problem(self) -> str | None:
+        """The reason why the newest catalogue is not read."""
+        return self.catalogue.problem or self.scheduler.problem
+
     def begin_all(
         self,
         whose: str,
@@ -154,7 +158,10 @@ class ChildRuns:
         reason why the job can never have a run. It returns ``False`` if the job was cancelled meanwhile. ``stopped()``
         returns the stop that prevents further runs.
         """
-        until, incidents, tried, done = time.monotonic() + PASS_S, list[LifecycleError](), set[int](), BegunRuns()
+        until = time.monotonic() + PASS_S
+        incidents = list[LifecycleError]()
+        tried = set[int]()
+        done = BegunRuns()
         while True:
             jobs = {number: job for number, job in waiting(WINDOW).items() if number not in tried}
             if stopped() is not None:
@@ -170,9 +177,11 @@ class ChildRuns:
                 tried.add(number)
                 try:
                     try:
-                        id, why = begin(job), None
+                        id = begin(job)
+                        why = None
                     except NeverBegun as never:
-                        id, why = None, str(never)[:ERROR_MAX]
+                        id = None
+                        why = str(never)[:ERROR_MAX]
                     if id is not None or why is not None:
                         refused = begun(number, id, why) is False or why is not None
                         done = replace(done, begun=done.begun + (id is not None), refused=done.refused + refused)
@@ -196,7 +205,8 @@ class ChildRuns:
         As in the gateway, the row comes first and the workflow second. ``request()`` makes and checks the request.
         ``stopped()`` returns the recorded stop that prevents new runs. Raises ``NeverBegun``.
         """
-        run, fresh = self.runs.find_run(request_id), False
+        run = self.runs.find_run(request_id)
+        fresh = False
         if run is None:
             try:
                 wanted = request()
@@ -227,7 +237,9 @@ class ChildRuns:
         ``whose`` is the prefix of the ids of these stops. ``page(after, most)`` returns up to ``most`` live runs with
         higher ids than ``after``.
         """
-        until, after, left = time.monotonic() + PASS_S, 0, RunsLeft()
+        until = time.monotonic() + PASS_S
+        after = 0
+        left = RunsLeft()
         while True:
             runs = page(after, WINDOW)
             left = replace(left, live=left.live + len(runs))
@@ -253,7 +265,7 @@ class ChildRuns:
         if run.status.terminal:
             return
         stop = StopRequest(request_id, intent.requested_by, intent.reason, intent.force)
-        if any(self.directory.stop(one, stop, run_uid=uid_there(run, one)) for one in workflow_ids(run)):
+        if any(self.directory.stop(id_, stop, run_uid=uid_there(run, id_)) for id_ in workflow_ids(run)):
             return
         self._take_over(run)
 
@@ -264,9 +276,8 @@ class ChildRuns:
         if row.stop is None or (intent.force and not row.stop.force):
             row = managers.record_manager_stop(row.manager_id, intent)
         stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
-        workflow_id = manager_workflow_id(row.name, row.flow_id)
-        if not row.status.terminal and not self.directory.stop(workflow_id, stop):
-            self.directory.begin_manager(row.manager_id, workflow_id)
+        if not row.status.terminal and not self.directory.stop(row.workflow_id, stop):
+            self.directory.begin_manager(row.manager_id, row.workflow_id)
 
     def _take_over(self, run: RunRow) -> None:
         now = self.runs.get_run(run.run_id)

@@ -100,7 +100,7 @@ class CompletionActivities:
             ended.pages,
             ended.items,
             ended.errors,
-            push=any(one.sends for one in self.notifiers),
+            push=any(notifier.sends for notifier in self.notifiers),
             stopped=ended.stop is not None,
             stop=ended.stop,
             ended_by=ended.ended_by,
@@ -150,7 +150,7 @@ class CompletionActivities:
 
     def _sources(self, fence: Fence, tries: Sequence[Try], given_up: int) -> list[FileSource]:
         """Return the files of these tries. For attempts whose files were removed, return entries that say so."""
-        refs = [(one.run_attempt, TaskRef(*one[:4])) for one in tries]
+        refs = [(one.run_attempt, TaskRef.of(one)) for one in tries]
         gone = [ref for of, ref in refs if of <= given_up and ref.uid is not None]
         found = self.files.files(fence.run, [ref for of, ref in refs if of > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
@@ -166,7 +166,7 @@ class CompletionActivities:
             with beating():
                 given_up = self.exports.begin_export(fence)
                 exports = self.exports.list_exports(fence.run_id) if given_up >= fence.attempt else []
-                if any(one["attempt"] == fence.attempt and one["url"] for one in exports):
+                if any(export["attempt"] == fence.attempt and export["url"] for export in exports):
                     raise NotInThisState(f"{FILES_REMOVED}; the archive stays as it was exported before")
                 tries = [one for one in self.tasks.tries(fence.run_id) if one.run_attempt <= fence.attempt]
                 sources = [] if given_up >= fence.attempt else self._sources(fence, tries, given_up)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 #: Temporal's lists may be out of date. Number of empty lists in a row that prove the deletion, and seconds between two
 #: lists.
-LISTS, LIST_S = 2, 1.0
+LISTS = 2
+LIST_S = 1.0
 #: Maximum number of lists in one try.
 LISTS_MAX = 300
 _HISTORIES = "Temporal histories"
@@ -56,7 +57,8 @@ class DeletionActivities:
 
         Raises ``TemporalUnavailable`` while Temporal still lists some.
         """
-        row, empty = self._row(run), 0
+        row = self._row(run)
+        empty = 0
         with beating(), self._noting(run, _HISTORIES):
             for _ in range(LISTS_MAX):
                 empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.errors import (
     MeantElsewhere,
     NothingDeployed,
     NotStarted,
+    Overtaken,
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.ladder import start_check_interval
@@ -35,7 +36,7 @@ from crawler_lifecycle.ports.looks import FoundState, Look
 from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Resting
 
-from .reconciliation import LookStep, ref_of
+from .look_step import LookStep, again_if_overtaken, ref_of
 from .retries import Policies
 from .shared import Counts, activity_named, beating, ordered_at, push_event, reporting
 
@@ -156,7 +157,8 @@ class DeploymentActivities:
         return self._deploy(order, scheduled=row is not None and row.trigger == "scheduled")
 
     def _deploy(self, order: Deploy, *, scheduled: bool) -> DeployReport:
-        fence, now = order.fence, ordered_at()
+        fence = order.fence
+        now = ordered_at()
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
         # The service that creates tasks and the look that proves their absence may use different clocks.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
@@ -248,7 +250,8 @@ class DeploymentActivities:
         row = self.runs.get_run(fence.run_id)
         if row is None or row.owner_workflow_id is None:
             return {}
-        owner, tasks = (row.owner_workflow_id, fence.owner_run_id), self.tasks.count_tasks(fence.run_id)
+        owner = (row.owner_workflow_id, fence.owner_run_id)
+        tasks = self.tasks.count_tasks(fence.run_id)
         total = sum(tasks.by_status.values())
         return record_of(row.request, row.request_id, row.multi, owner, total, row.attempt)
 
@@ -284,9 +287,13 @@ class DeploymentActivities:
         It is a complete look, because it is recorded as one: it also covers the tasks that were deployed before.
         """
         step = LookStep(self.looks, self.cluster, fence, self.policies)
-        state, look = step.look()
-        step.record(state, look, source, resumed=source == "resume")
-        step.apply(source, look)
+
+        def record() -> Look:
+            state, look = step.look()
+            step.record(state, look, source, resumed=source == "resume")
+            return look
+
+        step.apply(source, again_if_overtaken(record))
 
     @activity_named("get_main_job_status")
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
@@ -341,8 +348,9 @@ class DeploymentActivities:
         return look.again_s
 
     def _note(self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None = None) -> None:
-        LookStep(self.looks, self.cluster, fence).record(state, look, "look", next_look_at=next_look_at, ends=False)
-        self.looks.apply_findings(fence, "look", look.observed_at)
+        with suppress(Overtaken):  # then something newer is recorded
+            LookStep(self.looks, self.cluster, fence).record(state, look, "look", next_look_at=next_look_at, ends=False)
+            self.looks.apply_findings(fence, "look", look.observed_at)
 
     def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:
         """Return the failure that makes Temporal retry after the interval of the specification. It is expected, so it

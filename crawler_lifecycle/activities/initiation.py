@@ -68,8 +68,10 @@ class InitiationActivities:
         If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest`` before anything is
         recorded.
         What a quota refuses is not tried again: the sender decides when to try.
+        From now on the steps of this workflow come before the first steps of others.
         Second execution: returns the same answer to the same owner, and inserts nothing.
         """
+        self.directory.has_begun(order.owner.workflow_id)
         request = order.request
         if request.run_id is not None:
             return self.initiation.claim_run(request, order.owner, self.directory.is_open, repair=order.repair)
@@ -89,11 +91,9 @@ class InitiationActivities:
     def add_workflow_id(self, order: AddWorkflowId) -> None:
         """Record the workflow's id as a property of the run. A stop or a resume finds the workflow by this id.
 
-        From now on the steps of this workflow come before the first steps of others.
         Second execution: writes the same value again.
         """
         self.initiation.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
-        self.directory.has_begun(order.workflow_id)
 
     @activity_named("add_tasks")
     def add_tasks(self, order: AddToRun) -> TasksAdded:

@@ -122,15 +122,20 @@ def outside(meter: MetricMeter | None) -> None:
 
 def count(instrument: Instrument, by: int = 1, /, **labels: str) -> None:
     """Add to a counter, through the meter of the present activity or of the worker."""
-    meter = activity.metric_meter() if activity.in_activity() else _outside
+    meter = _meter()
     if by and meter is not None:
         meter.create_counter(instrument.name, instrument.text).add(by, dict(labels))
 
 
+def _meter() -> MetricMeter | None:
+    return activity.metric_meter() if activity.in_activity() else _outside
+
+
 def measure(what: Instrument, seconds: float, **labels: str) -> None:
-    """Record a duration in the present activity. Outside of activities nothing is recorded."""
-    if activity.in_activity():
-        histogram = activity.metric_meter().create_histogram_timedelta(what.name, what.text)
+    """Record a duration, through the meter of the present activity or of the worker."""
+    meter = _meter()
+    if meter is not None:
+        histogram = meter.create_histogram_timedelta(what.name, what.text)
         histogram.record(timedelta(seconds=max(0.0, seconds)), dict(labels))
 
 
@@ -141,13 +146,20 @@ def observer_up(up: bool) -> None:
         _outside.create_gauge("lifecycle_observer_up", text).set(int(up))
 
 
+def stretched(factor: float) -> None:
+    """Record how many times its interval the next poll of the run that was just polled waits."""
+    if _outside is not None:
+        text = "How many times its interval the next poll waits that was planned last; 1 while polls come in time"
+        _outside.create_gauge_float("lifecycle_poll_stretch", text).set(factor)
+
+
 # --- calls inside activities, for facts that their results do not contain ---------------------------------------------
 
 
 def committed(news: Committed) -> None:
     """Count what a transaction recorded: changed statuses, their lag, and corrections.
 
-    Call it after the commit, in the thread of the activity that wrote. A second execution writes nothing, so nothing is
+    Call it after the commit, in the thread that wrote. A second execution writes nothing, so nothing is
     counted twice.
     """
     for change in news.changes:
@@ -164,6 +176,12 @@ def committed(news: Committed) -> None:
             *(who, wrong.believed, wrong.truth, wrong.kind, untrue, corrected.cause or "see its evidence"),
             extra={"run_id": news.run_id, "task_id": wrong.task_id, "correction": wrong.kind},
         )
+
+
+def looked(seconds: float) -> None:
+    """Count a complete look, and record its duration."""
+    count(LOOKS, result="ok")
+    measure(LOOK_TIME, seconds)
 
 
 def corrected(written: Sequence[CorrectionRow]) -> None:

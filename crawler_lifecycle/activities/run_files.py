@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered
-from crawler_lifecycle.domain.graph.spec import DELIVERY_S
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_data import PIECE
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.tries import counting, own_items
+from crawler_lifecycle.features.graphs.domain.spec import DELIVERY_S
 from crawler_lifecycle.ports.cluster import LiveFiles
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 #: Maximum number of files in one list, and in a list of a whole run.
-FILES_MAX, ALL_FILES = 2_000, 20_000
+FILES_MAX = 2_000
+ALL_FILES = 20_000
 #: Maximum number of tries whose files are listed. For a list of a whole run, more tries or files are refused.
 TRIES_MAX = 10_000
 #: Seconds that one reader waits in total for archives, and seconds between two checks.
-WAIT_S, CHECK_S = 30.0, 0.5
+WAIT_S = 30.0
+CHECK_S = 0.5
 #: Longest time of one read, in seconds. A piece far inside a compressed file takes longer.
 READ_S = 60.0
 #: Number of files that one reader can continue to read without starting again.
@@ -90,7 +92,8 @@ class OpenedFile:
         Each piece before ``first`` is yielded as an empty piece.
         """
         while self.at < end and (piece := self.rest or next(self.pieces, b"")):
-            begin, stop = max(0, first - self.at), min(len(piece), end - self.at)
+            begin = max(0, first - self.at)
+            stop = min(len(piece), end - self.at)
             self.rest = piece[stop:]
             self.at += stop
             yield piece[begin:stop]
@@ -127,7 +130,7 @@ class RunFiles:
         found: dict[int, list[RunFile]] = {}
         room = most
         for one in tries:
-            listed = None if self.live is None else self.live.list(run.ref, TaskRef(*one[:4]), room)
+            listed = None if self.live is None else self.live.list(run.ref, TaskRef.of(one), room)
             if listed is not None:
                 room -= len(listed.files)
                 left_out += listed.left_out
@@ -198,7 +201,9 @@ class RunFiles:
         """Return attempt, URL and size of the complete archives, the newest first."""
         if self.archived is None:
             return ()
-        stored = [one for one in self.exports.list_exports(run_id) if one["status"] == "exported" and one["url"]]
+        stored = [
+            export for export in self.exports.list_exports(run_id) if export["status"] == "exported" and export["url"]
+        ]
         found = [(int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0))) for one in stored]
         return sorted(found, reverse=True)
 
@@ -207,7 +212,7 @@ class RunFiles:
 
         ``None``: the run has not ended, or nobody tries to export the archive any more.
         """
-        records = {one["attempt"]: str(one["status"]) for one in self.exports.list_exports(run.run_id)}
+        records = {export["attempt"]: str(export["status"]) for export in self.exports.list_exports(run.run_id)}
         status = records.get(run.attempt)
         if status in ("exported", "empty"):
             return status
@@ -291,7 +296,9 @@ class FileReading:
         """
         if type(offset) is not int or not 0 <= offset <= ID_MAX:
             raise refusal("offset", offset, "give a whole number from 0 on")
-        file, found, until = f"{name!r:.300}", bytearray(), time.monotonic() + READ_S
+        file = f"{name!r:.300}"
+        found = bytearray()
+        until = time.monotonic() + READ_S
         with beating():
             opened = self._opened.open(self._run(run_id), name, offset)
             if opened is None:

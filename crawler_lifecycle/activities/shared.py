@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Seconds that one try of a push may take: three tries and their pauses take at most 5 s. A little more than a notifier
+#: may set for itself, so that its own error, which says more, comes first.
+PUSH_S = 1.41
+
 
 def activity_named(name: str) -> Callable[[F], F]:
     """Return the decorator of an activity with this name. The SDK raises no exception in its thread (see ``alive``)."""
@@ -136,7 +140,8 @@ def retry_while_unavailable(call: Callable[[], T], seconds: float) -> T:
 
     Repeating the call must be harmless. Raises ``StoreUnavailable`` after that time, and ``CancelledError``.
     """
-    until, pause = time.monotonic() + seconds, 0.1
+    until = time.monotonic() + seconds
+    pause = 0.1
     while True:
         try:
             return call()
@@ -206,23 +211,33 @@ def send_event(events: EventStore, event: Event, send: Callable[[Event], None], 
     try:
         send(event)
     except NotDelivered as error:
-        meters.delivered(sink, str(error))
-        events.record_delivery(event.seq, sink, str(error))
+        _record_try(events, event, sink, str(error))
         raise
-    meters.delivered(sink)
-    events.record_delivery(event.seq, sink, None)
+    _record_try(events, event, sink)
     return event
+
+
+def _record_try(events: EventStore, event: Event, sink: str, error: str | None = None) -> None:
+    meters.delivered(sink, error)
+    events.record_delivery(event.seq, sink, error)
 
 
 def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
     """Push a recorded event through each notifier that has not delivered it, and record each try.
 
-    All push at the same time, so several notifiers take no longer than one. Raises the first error after all were
-    tried.
+    All push at the same time, and each has ``PUSH_S``, whatever its own limit. So several notifiers take no longer than
+    one, and one that hangs fails like one that refuses. Raises the first error after all were tried.
     """
     done = events.delivered_by(event.seq)
-    pushing = Abreast[Notifier, Event | None](lambda one: send_event(events, event, one.push, one.name))
-    answers = [answer for _, answer in pushing.over([one for one in notifiers if one.name not in done])]
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
+    waiting = {notifier.name: notifier for notifier in notifiers if notifier.name not in done}
+    pushing = Abreast[str, None](lambda name: waiting[name].push(event), slow_s=PUSH_S)
+    late = NotDelivered(f"no answer within {PUSH_S:.1f} s")
+    answers: dict[str, object] = {**dict.fromkeys(waiting, late), **dict(pushing.over(waiting))}
+    failures = [answer for answer in answers.values() if isinstance(answer, Exception)]
+    for name, answer in answers.items():
+        if isinstance(answer, NotDelivered):
+            _record_try(events, event, name, str(answer))
+        elif not isinstance(answer, Exception):
+            _record_try(events, event, name)
+    if failures:
+        raise failures[0]

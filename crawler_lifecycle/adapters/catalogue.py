@@ -53,7 +53,8 @@ _KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:bool")
 _UNQUOTED = frozenset(kind.value for kind in ArgumentType if kind is not ArgumentType.STRING)
 
 #: Keys of quantities, which Kubernetes also takes as numbers, and the parts whose keys people choose themselves.
-_QUANTITIES, _OF_PEOPLE = frozenset(("cpu", "memory", "shm", "scratch", "empty_dir")), ("args", "env", "settings")
+_QUANTITIES = frozenset(("cpu", "memory", "shm", "scratch", "empty_dir"))
+_OF_PEOPLE = ("args", "env", "settings")
 
 Path_ = tuple[str | int, ...]
 _NOTHING = Owned()
@@ -123,7 +124,8 @@ class YamlCatalogue:
                 else:
                     if self._problem is not None:
                         self._say(f"{self.path} is read again")
-                    self._problem, self._read_at = None, _minute()
+                    self._problem = None
+                    self._read_at = _minute()
             return self._crawlers
 
 
@@ -220,7 +222,8 @@ class _Reader:
         """Return one entry of the list, after all checks."""
         if not isinstance(node, yaml.MappingNode):
             raise self.error(_line(node), "", "not a crawler; each entry is '- name: …' with its keys below")
-        self.lines, self.written = {(): _line(node)}, {}
+        self.lines = {(): _line(node)}
+        self.written = {}
         data = self._plain(node, ())
         self._as_written(data)
         try:
@@ -313,7 +316,8 @@ class _Reader:
         return plain
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
-        text, kind = str(node.value), node.tag.removeprefix("tag:yaml.org,2002:")
+        text = str(node.value)
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
         self.written[path] = text
         number = kind in ("int", "float")
         if kind == "str" or (number and path[-1] in _QUANTITIES and path[0] not in _OF_PEOPLE):
@@ -341,7 +345,8 @@ class _Reader:
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InvalidRequest):
             return self._of_domain(cause, data.get("name"), tuple(first["loc"]))
-        path, value = tuple(first["loc"]), first.get("input")
+        path = tuple(first["loc"])
+        value = first.get("input")
         kind = first["type"]
         if kind == "missing":
             return self.at(path, "missing; add it")

@@ -20,6 +20,9 @@ SCHEME = "eventbridge://"
 SETTING = "LIFECYCLE_EVENTS__URL"
 #: Seconds for which the bus is not checked again after it was found.
 BUS_SEEN_FOR_S = 300.0
+#: Seconds of one request: until the connection is there, and between two parts of the answer.
+CONNECT_S = 3.0
+READ_S = 8.0
 #: Longest part of an answer that an error repeats, in characters.
 TEXT_MAX = 300
 
@@ -61,13 +64,13 @@ class EventBridgeSink:
     make another one fail, and only unaccepted events are sent again. The caller repeats failed requests; the client's
     own retries are off.
 
-    Region, credentials and endpoint come from AWS's own settings. ``connect_s`` and ``read_s`` limit each request.
+    Region, credentials and endpoint come from AWS's own settings. ``CONNECT_S`` and ``READ_S`` limit each request.
     Raises ``InvalidRequest`` for a URL or a configuration that allows no request.
     """
 
     name = "eventbridge"
 
-    def __init__(self, url: str, *, connect_s: float = 3.0, read_s: float = 8.0) -> None:
+    def __init__(self, url: str) -> None:
         self.bus = url.removeprefix(SCHEME)
         arn = _ARN.fullmatch(self.bus)
         if not url.startswith(SCHEME) or (arn is None and not _NAME.fullmatch(self.bus)):
@@ -75,7 +78,7 @@ class EventBridgeSink:
                 f"{SETTING}: {url!r} is not allowed; give eventbridge://NAME, eventbridge://default or "
                 "eventbridge://arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
             )
-        self._client = _client(url, arn["region"] if arn else None, connect_s, read_s)
+        self._client = _client(url, arn["region"] if arn else None)
         self._where = f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
         self._lock = threading.Lock()
         self._found_until = 0.0
@@ -168,14 +171,14 @@ class EventBridgeSink:
         return f"{self._where}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
 
 
-def _client(url: str, region: str | None, connect_s: float, read_s: float) -> Any:
+def _client(url: str, region: str | None) -> Any:
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, NoRegionError
 
     config = Config(
-        connect_timeout=connect_s,
-        read_timeout=read_s,
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=32,
         user_agent_extra="crawler-lifecycle",

@@ -29,7 +29,8 @@ class Provider:
     """The provider with this address. ``secret`` is ``None`` for a public client."""
 
     def __init__(self, issuer: str, client_id: str, secret: str | None) -> None:
-        self._issuer, self._secure = issuer, issuer.startswith("https:")
+        self._issuer = issuer
+        self._secure = issuer.startswith("https:")
         self._client = {"client_id": client_id} | ({} if secret is None else {"client_secret": secret})
         self._tls: ssl.SSLContext | None = None
 

@@ -192,7 +192,8 @@ class PusherNotifier:
         self._check_answer(response, bytes(content))
 
     def _check_answer(self, response: httpx.Response, content: bytes) -> None:
-        status, text = response.status_code, self._plain(content.decode(errors="replace"))
+        status = response.status_code
+        text = self._plain(content.decode(errors="replace"))
         if status not in (200, 202):
             cure = CURES.get(status)
             raise NotDelivered(f"{self._where} answered {status}: {text}" + (f"; {cure}" if cure else ""))

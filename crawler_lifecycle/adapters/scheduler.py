@@ -78,7 +78,6 @@ class HttpSchedulerClient:
         *,
         token: str | None = None,
         transport: httpx.BaseTransport | None = None,
-        connections: int = 32,
     ) -> None:
         self.problem: str | None = None
         self._url = url.rstrip("/")
@@ -88,9 +87,7 @@ class HttpSchedulerClient:
         self._timeout_s = timeout_s
         self._http = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
-            limits=httpx.Limits(
-                max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEPT_S
-            ),
+            limits=httpx.Limits(max_connections=32, max_keepalive_connections=32, keepalive_expiry=KEPT_S),
             follow_redirects=False,
             headers={"Authorization": f"Bearer {token}"} if token else None,
             transport=transport,

@@ -19,7 +19,7 @@ from functools import partial
 from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.last_words import printable
-from crawler_lifecycle.domain.webhooks.alerts import Alert
+from crawler_lifecycle.features.webhooks.domain.alerts import Alert
 
 
 @dataclass(frozen=True)

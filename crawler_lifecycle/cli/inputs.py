@@ -7,12 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from .problems import WrongUsage
+
+Given = Annotated[list[str] | None, Parameter(name=["--arg", "-a"])]
+Arguments = Annotated[Given, Parameter(help="argument of the crawler, name=value")]
+Settings = Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")]
+
+#: The most bytes of an input, more than the largest graph has: a device has no end.
+CONTENT_MAX = 256 << 20
 
 
 def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -28,12 +37,21 @@ def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
     return found
 
 
+def filled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without ``None`` and without empty lists and objects."""
+    return {name: value for name, value in values.items() if value not in (None, [], {})}
+
+
 def content_of(file: Path, option: str = "--file") -> bytes:
-    """Return the bytes of a file; ``-`` is standard input. Raises ``CommandFailed``."""
+    """Return the bytes of a file; ``-`` is standard input. Raises ``CommandFailed``, also above ``CONTENT_MAX``."""
     try:
-        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as opened:
+            content = opened.read(CONTENT_MAX + 1)
     except OSError as error:
         raise WrongUsage(f"{option} {file} cannot be read", why=str(error)) from None
+    if len(content) > CONTENT_MAX:
+        raise WrongUsage(f"{option} {file} has more than {CONTENT_MAX >> 20} MiB", "give a smaller file")
+    return content
 
 
 def json_of(where: str, content: bytes) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.feature import VerbGroup
 
 from . import exits, output, session
 from .problems import CommandFailed, Exit, WrongUsage
@@ -47,8 +49,7 @@ SERVICES = {
     "worker": ("admin.services:worker", "Run a worker."),
     "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API), or make a token (gateway token new)."),
     "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
-    "mcp": ("mcp:mcp", "Offer runs to an assistant as tools (Model Context Protocol)."),
-    "doctor": ("doctor.verb:doctor", "Check everything that a run needs, and show what to do."),
+    "doctor": ("doctor.verb:doctor", "Check what an installation needs, and show what to do."),
 }
 PROGRAM = {
     "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
@@ -58,56 +59,6 @@ CRAWLER = {
     "list": ("runs.verbs:crawlers", "List the crawlers that can be run."),
     "describe": ("runs.verbs:describe_crawler", "Show one crawler of the catalogue."),
     "check": ("runs.check:check", "Check that a crawler keeps the contract, with real runs."),
-}
-MANAGER = {
-    "start": ("managers.start:start", "Start a manager for a class, or for a crawler that runs once for each item."),
-    "list": ("managers.verbs:list_managers", "List managers, newest first."),
-    "describe": ("managers.verbs:describe", "Show everything about a manager, and its jobs."),
-    "watch": ("managers.verbs:watch", "Watch a manager until its end."),
-    "wait": ("managers.verbs:wait", "Wait for the end of a manager; the exit code says how it ended."),
-    "stop": ("managers.verbs:stop", "Ask managers and their runs to end."),
-    "force-stop": ("managers.verbs:force_stop", "End managers and their runs at once."),
-    "pause": ("managers.verbs:pause", "Pause managers: they start no more runs until they are resumed."),
-    "resume": ("managers.verbs:resume", "Resume a paused manager, or start the next attempt of one that has ended."),
-    "add": ("managers.start:add", "Add jobs to a manager."),
-    "cap": ("managers.verbs:cap", "Set how many runs a manager may have at once."),
-    "logs": ("managers.verbs:logs", "Show the last output of a manager's class."),
-    "plan": ("managers.plan:plan", "Show the jobs that a class would schedule; without a class, list the classes."),
-}
-GRAPH = {
-    "start": ("graphs:start", "Start a graph that a module builds, or a graph from a file."),
-    "list": ("graphs:list_graphs", "List graphs, newest first."),
-    "describe": ("graphs:describe", "Show everything about a graph, and its steps."),
-    "watch": ("graphs:watch", "Watch a graph until its end."),
-    "wait": ("graphs:wait", "Wait for the end of a graph; the exit code says how it ended."),
-    "stop": ("graphs:stop", "Ask graphs and everything that they execute to end, or cancel some of their steps."),
-    "force-stop": ("graphs:force_stop", "End graphs and everything that they execute at once."),
-    "retry": ("graphs:retry", "Retry steps, also of a graph that has ended."),
-    "step": ("graphs:step", "Show one step: what it waits for, its errors, and its result."),
-    "render": ("graphs:render", "Draw a graph for Graphviz or Mermaid."),
-}
-SCHEDULE = {
-    "create": ("schedules:create", "Create a schedule for a crawler, or from a file."),
-    "list": ("schedules:list_schedules", "List schedules."),
-    "describe": ("schedules:describe", "Show everything about a schedule, and its next due times."),
-    "update": ("schedules:update", "Change the due times of a schedule, and its rules for overlaps."),
-    "pause": ("schedules:pause", "Pause a schedule: due times start nothing until it is resumed."),
-    "resume": ("schedules:resume", "Resume a paused schedule."),
-    "trigger": ("schedules:trigger", "Start the target of a schedule now."),
-    "backfill": ("schedules:backfill", "Start past due times that started nothing."),
-    "due": ("schedules:due", "List due times with their results."),
-    "delete": ("schedules:delete", "Delete a schedule; its recorded due times stay."),
-}
-WEBHOOK = {
-    "create": ("webhooks:create", "Create a webhook: its receiver, and the events that it gets."),
-    "list": ("webhooks:list_webhooks", "List webhooks."),
-    "describe": ("webhooks:describe", "Show everything about a webhook, and its state."),
-    "update": ("webhooks:update", "Change the receiver or the events of a webhook."),
-    "pause": ("webhooks:pause", "Pause a webhook: it delivers nothing until it is resumed."),
-    "resume": ("webhooks:resume", "Resume a paused webhook."),
-    "test": ("webhooks:try_out", "Send a test event to a webhook."),
-    "deliveries": ("webhooks:deliveries", "List deliveries of a webhook, also failed ones."),
-    "delete": ("webhooks:delete", "Delete a webhook; its recorded deliveries stay."),
 }
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Upgrade the database's schema to this version."),
@@ -126,6 +77,12 @@ CLUSTER = {
     "release": ("admin.cluster:release", "Remove our finalizer from pods that will not be recorded any more."),
     "tidy": ("admin.cluster_tidy:tidy", "Remove files of old runs from the shared volume and object storage."),
 }
+NOUNS = (
+    VerbGroup("crawler", "The catalogue of crawlers.", CRAWLER),
+    VerbGroup("token", "Tokens that the database keeps, for clients of the gateway.", TOKEN, "Services"),
+    VerbGroup("db", "The database.", DB, "Services"),
+    VerbGroup("cluster", "The Kubernetes cluster.", CLUSTER, "Services"),
+)
 ROOM = "crawler_lifecycle.cli"
 ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
@@ -148,26 +105,21 @@ def build() -> App:
     for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
         for name, (function, text) in verbs.items():
             app.command(f"{ROOM}.{function}", name=name, help=text, group=title, alias=ALIASES.get(name))
-    groups = (
-        ("crawler", CRAWLER, "The catalogue of crawlers."),
-        ("manager", MANAGER, "Crawl managers: streams of runs."),
-        ("graph", GRAPH, "Graphs: runs and functions with dependencies."),
-        ("schedule", SCHEDULE, "Schedules: runs, managers and graphs at due times."),
-        ("webhook", WEBHOOK, "Webhooks and alerts: events for other systems, messages for people."),
-        ("token", TOKEN, "Tokens that the database keeps, for clients of the gateway."),
-        ("db", DB, "The database."),
-        ("cluster", CLUSTER, "The Kubernetes cluster."),
-    )
-    for group, verbs, text in groups:
-        below = App(
-            name=(group, "alert") if group == "webhook" else group,
-            help=text,
-            group="Runs" if group in ("crawler", "manager", "graph", "schedule") else "Services",
-        )
-        for name, (function, line) in verbs.items():
-            below.command(f"{ROOM}.{function}", name=name, help=line)
-        app.command(below)
+    for noun in NOUNS:
+        _add(app, noun, lambda function: f"{ROOM}.{function}")
+    for feature in FEATURES:
+        for name, (function, text) in feature.verbs.items():
+            app.command(feature.function(function), name=name, help=text, group="Services")
+        for noun in feature.nouns:
+            _add(app, noun, feature.function)
     return app
+
+
+def _add(app: App, noun: VerbGroup, full_name: Callable[[str], str]) -> None:
+    below = App(name=(noun.name, *noun.aliases), help=noun.help, group=noun.panel)
+    for name, (function, line) in noun.verbs.items():
+        below.command(full_name(function), name=name, help=line)
+    app.command(below)
 
 
 def check_words(words: Sequence[str]) -> None:

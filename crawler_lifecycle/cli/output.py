@@ -102,7 +102,8 @@ def number(value: object) -> str:
 
 def took(begin: object, end: object) -> str:
     """Return the duration between two times of the API. Without an end it lasts until now."""
-    since, until = moment(begin), moment(end) or now()
+    since = moment(begin)
+    until = moment(end) or now()
     return span((until - since).total_seconds()) if since else "-"
 
 

@@ -130,6 +130,15 @@ def begin(session: Session) -> None:
     _current = session
 
 
+def command(verb: str, **options: object) -> str:
+    """Return a command line with the options that are given: neither ``None`` nor ``False``."""
+    words = ["crawlctl", verb]
+    for name, value in options.items():
+        if value not in (None, False):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return " ".join(words)
+
+
 def _setting(name: str) -> str | None:
     try:
         return dev_json.gateway_setting(name)
@@ -192,7 +201,8 @@ def _session(found: Mapping[str, str], flags: Set[str]) -> Session:
     output = found.get("--output", "table")
     output = _one_of("-o", "table" if output == "text" else output, FORMATS)  # the Temporal CLI's word for a table
     color = _one_of("--color", found.get("--color", "auto"), COLOURS)
-    timeout, token_file = found.get("--timeout"), found.get("--token-file")
+    timeout = found.get("--timeout")
+    token_file = found.get("--token-file")
     return Session(
         output=output,
         gateway_url=found.get("--gateway"),

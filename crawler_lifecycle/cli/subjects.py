@@ -79,7 +79,7 @@ class Kind:
     def call(self, verb: str, *numbers: object) -> str:
         """Return a command line with this verb about some entries."""
         words = ["crawlctl"] if self.noun == "run" else ["crawlctl", self.noun]
-        return " ".join([*words, verb, *(shlex.quote(str(one)) for one in numbers)])
+        return " ".join([*words, verb, *(shlex.quote(str(number)) for number in numbers)])
 
     def path(self, number: object, what: str = "") -> str:
         """Return the API path of an entry, or of a part such as ``/stop``."""
@@ -90,7 +90,8 @@ class Kind:
         plural = self.subject.plural
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
-        columns, key = self.subject.columns, self.subject.key
+        columns = self.subject.columns
+        key = self.subject.key
         show_list(f"/v1/{plural}", columns, key=key, empty=empty, limit=limit, **filters)
 
     def show(self, rows: Sequence[Document]) -> None:
@@ -131,13 +132,14 @@ class Kind:
                         continue
                     answers.append(gateway.post(self.path(number, f"/{action}"), body))
                     if not gateway.accepted and status_of(answers[-1])[0] in TERMINAL:
-                        what, after = f"{self.noun} {number} has already ended", self.call("describe", number)
+                        what = f"{self.noun} {number} has already ended"
+                        after = self.call("describe", number)
                         failures.append(CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, after))
                 except CommandFailed as failure:
                     failures.append(failure)
             if wait:
-                ends = [self.wait_for(gateway, self.number(one), "ended")[0] for one in answers]
-                notes = [{"note": one["note"]} if one.get("note") else {} for one in answers]
+                ends = [self.wait_for(gateway, self.number(answer), "ended")[0] for answer in answers]
+                notes = [{"note": answer["note"]} if answer.get("note") else {} for answer in answers]
                 answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
         if answers:
             self.show(answers)
@@ -159,7 +161,7 @@ class Kind:
         }[verb]
         if not sys.stdin.isatty():
             raise WrongUsage(why, self.call(verb, *numbers, "--yes"))
-        wanted = " ".join(shlex.quote(str(one)) for one in numbers)
+        wanted = " ".join(shlex.quote(str(number)) for number in numbers)
         print(f"{does} {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandFailed(Exit.ERROR, f"nothing was {done}", None, self.call(instead, *numbers))
@@ -291,7 +293,8 @@ def is_news(row: Document, after: Document | None) -> bool:
     The row of a manager may still show the end of the previous attempt, because the next one is recorded a little
     later.
     """
-    attempt, before = int(row.get("attempt") or 0), after or {}
+    attempt = int(row.get("attempt") or 0)
+    before = after or {}
     if before.get("ended_at"):
         return attempt != before.get("attempt") or row.get("ended_at") != before["ended_at"]
     return attempt >= int(before.get("attempt") or 0)
@@ -314,7 +317,7 @@ def watch_changes(
     printed: dict[object, str] = {}
     with nullcontext() if picture is None else _screen() as show:
         for answer in polling.answers(ask, lambda failure: say(f"{failure.what}; trying again")):
-            changed = [one for one in entries(answer) if printed.get(one[0]) != ageless(one[1])]
+            changed = [entry for entry in entries(answer) if printed.get(entry[0]) != ageless(entry[1])]
             printed |= {key: ageless(line) for key, line, _ in changed}
             if show is not None and picture is not None:
                 show(picture(answer))

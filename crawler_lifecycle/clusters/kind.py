@@ -36,8 +36,6 @@ class ClusterKind(ABC):
     cure. A method that is not abstract returns the answer of a cluster that lacks this part.
     """
 
-    on_this_machine: ClassVar[bool] = False
-    """True when crawls use the memory and disk of the machine on which our own processes run."""
     clears_itself: ClassVar[bool] = False
     """True when its deployer has ``remove_old``, which the scheduler service calls each hour to remove old files."""
     uploads: ClassVar[bool] = False
@@ -108,7 +106,8 @@ class ClusterKind(ABC):
 def kind_of(settings: ClusterSettings) -> ClusterKind:
     """Return the kind that the settings name. Raises ``InvalidRequest`` for an unknown kind."""
     name = settings.kind
-    found, wrong = None, f"LIFECYCLE_CLUSTER__KIND: {name!r:.200}"
+    found = None
+    wrong = f"LIFECYCLE_CLUSTER__KIND: {name!r:.200}"
     if name not in KINDS and ":" not in name:
         raise InvalidRequest(f"{wrong} is not a kind of cluster; give {', '.join(KINDS)}, or your own MODULE:CLASS")
     try:

@@ -21,7 +21,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 TRASH = "trash"
 #: Prefix of a subfolder in a task's saved state, to which contents are moved before their removal.
 ASIDE = ".removed-"
-_TASKS, _STATE = "tasks", "state"
+_TASKS = "tasks"
+_STATE = "state"
 #: Errors after which a folder may stay: it is not a folder, is not empty, is not ours, or is gone.
 _LEFT = (errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT)
 _CURE = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"

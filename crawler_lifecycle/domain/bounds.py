@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from crawler_lifecycle.runner.reported import COUNT_MAX as COUNT_MAX
+from crawler_lifecycle.runner.reported import statistics as statistics
+
 from .errors import InvalidRequest
 from .names import CRAWLER_NAME, REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 
@@ -22,7 +25,8 @@ ID_MAX = 2**63 - 1
 #: Attempts, exit codes: the range of an INTEGER.
 INT_MAX = 2**31 - 1
 #: Times outside of these years are refused.
-FIRST_YEAR, LAST_YEAR = 1970, 2100
+FIRST_YEAR = 1970
+LAST_YEAR = 2100
 _TIME_CURE = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as 2026-03-01T12:00:00Z"
 #: The most processors of one task: more than any machine has.
 CPU_MAX = 100_000
@@ -33,7 +37,8 @@ YEAR_S = 366 * DAY_S
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
 #: The most values in a body of JSON, with its arrays and objects, and in an input of a workflow. Even the shortest
 #: value takes time to validate.
-VALUES_MAX, INPUT_VALUES_MAX = 150_000, 30_000
+VALUES_MAX = 150_000
+INPUT_VALUES_MAX = 30_000
 #: The most bytes of JSON of the tasks in one deployment call. With the fields that the tasks share, a call stays below
 #: one megabyte, a usual limit of proxies.
 OFFER_BYTES_MAX = 768 * 1024
@@ -47,7 +52,13 @@ TRAVEL_MAX = 2_000
 #: would change them.
 _UNFIT = ("Cc", "Cs", "Zl", "Zp")
 #: The most characters of a task's name, uid and reason in an answer of the scheduler service.
-NAME_MAX, UID_MAX, REASON_MAX = 255, 100, 1000
+NAME_MAX = 255
+UID_MAX = 100
+REASON_MAX = 1000
+
+
+#: The configuration of classes that pydantic reads: a field that they do not know is an error.
+STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 # --- values of a caller -----------------------------------------------------------------------------------------------
@@ -191,14 +202,18 @@ def check_request_id(value: object) -> None:
 
 # --- values of a crawler ----------------------------------------------------------------------------------------------
 
-#: The highest counter of one task. The sum over all tasks of a run still fits into its column.
-COUNT_MAX = ID_MAX // TASKS_PER_RUN_MAX
 #: The highest number of a signal. Linux has 64 signals, some of its ports 128.
 SIGNAL_MAX = 128
-#: The most bytes of JSON of a crawler's own statistics, and the most characters of their names.
-STATISTICS_MAX, STATISTIC_NAME_MAX = 8192, 120
 #: The most characters that are kept of a text in a summary, and of a note about a resume.
-TEXT_MAX, NOTE_MAX = 1000, 200
+TEXT_MAX = 1000
+NOTE_MAX = 200
+
+
+def whole(value: object) -> int | None:
+    """Return the number that a text of decimal digits names; ``None``: no such text, or more than ``ID_MAX``."""
+    if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19):
+        return None
+    return int(value) if int(value) <= ID_MAX else None
 
 
 def count(value: object) -> int | None:
@@ -214,22 +229,6 @@ def exit_code(value: object) -> int | None:
 def exit_signal(value: object) -> int | None:
     """Return the number of a signal; ``None``: the value is no such number, or 0."""
     return value if type(value) is int and 0 < value <= SIGNAL_MAX else None
-
-
-def statistics(value: object) -> dict[str, int | float]:
-    """Return the numbers among a crawler's own statistics, in their order, up to ``STATISTICS_MAX`` bytes of JSON."""
-    good: dict[str, int | float] = {}
-    left = STATISTICS_MAX - 2
-    for name, number in value.items() if isinstance(value, dict) else ():
-        if not isinstance(name, str) or not 0 < len(name) <= STATISTIC_NAME_MAX or not name.isprintable():
-            continue
-        if type(number) not in (int, float) or not -ID_MAX <= number <= ID_MAX:  # false for NaN
-            continue
-        left -= len(json.dumps({name: number}))
-        if left < 0:
-            break
-        good[name] = number
-    return good
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:

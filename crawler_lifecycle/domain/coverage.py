@@ -17,13 +17,15 @@ from .quick import quick_dataclass
 from .run import COVERAGE, DROPPED, EMPTY, NO_ITEMS, UNMET, UNMET_OUTCOMES, RunStatus, Verdict
 
 #: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has the same limits.
-FIELDS_MAX, FIELD_NAME_MAX = 30, 60
+FIELDS_MAX = 30
+FIELD_NAME_MAX = 60
 #: The most characters of a note. The first note of a task is the run's.
 NOTE_MAX = 500
 #: The most field names that are summed over the tasks of a run.
 NAMES_MAX = 1_000
 #: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them know the field.
-RUNS, RUNS_MIN = 10, 3
+RUNS = 10
+RUNS_MIN = 3
 #: Numbers are compared with the last ``GOOD_RUNS`` good runs with items, among the last ``GOOD_AMONG`` completed runs.
 #: Without this limit the verdict about a crawler that never brings items would read all of its runs.
 GOOD_RUNS = 5
@@ -150,15 +152,16 @@ def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | N
     The result has at most ``FIELDS_MAX`` fields: the fields in ``first``, then the most filled fields. ``None``: no
     task has a coverage.
     """
-    items, wanted = 0, frozenset(first)
+    items = 0
+    wanted = frozenset(first)
     filled: dict[str, float] = {}
     note = None
-    for one in tasks:
-        items += one.items
-        note = note or one.note
-        for name, share in one.shares.items():
+    for task in tasks:
+        items += task.items
+        note = note or task.note
+        for name, share in task.shares.items():
             if name in filled or name in wanted or len(filled) < NAMES_MAX:
-                filled[name] = filled.get(name, 0.0) + share * one.items
+                filled[name] = filled.get(name, 0.0) + share * task.items
     most = sorted(filled, key=lambda name: (name not in wanted, -filled[name], name))[:FIELDS_MAX]
     shares = {name: min(1.0, round(filled[name] / items, 4)) for name in most if items}
     return Coverage(items, shares, note) if items or note else None

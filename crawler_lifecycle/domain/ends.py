@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .bounds import Bound, check_number, check_text, refusal
+from crawler_lifecycle.runner.reported import FAILED_WORDS
+
+from .bounds import STRICT, Bound, check_number, check_text, refusal
 
 FINISHED = "finished"
 DISK_FULL = "diskusage_exceeded"
@@ -36,15 +38,15 @@ PRESETS: Mapping[str, Mapping[int, str]] = {
 }
 #: Codes with which shells, and our runner, say that a program cannot be executed or is not there.
 _NOT_EXECUTED = {126: FINAL, 127: FINAL}
-#: Words of failures by the contract with crawlers (docs/contract.md), and another one of Scrapy.
-_FAILED_WORDS = ("memusage_exceeded", "start_error")
+#: Another word of a failure, of Scrapy.
 _SCRAPY_WORDS = ("closespider_errorcount",)
 #: The word that stands for all others.
 ANY = "*"
 #: Key of ``ends`` -> the meaning of its codes.
 _KEYS = {"success": FINISHED, "final": FINAL, "retry": RETRY}
 #: The most codes and words of one key, and the most characters of a word.
-_MOST, _WORD_MAX = 50, 200
+_MOST = 50
+_WORD_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Reading:
 class Ends:
     """The keys of ``ends`` that one place gives. Raises ``InvalidRequest``."""
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    __pydantic_config__: ClassVar = STRICT
 
     like: str | None = None
     """The preset: a name of ``PRESETS``."""
@@ -115,7 +117,7 @@ def reading(entry: Ends, installation: Ends = NO_ENDS, *, scrapy: bool = False) 
     inherited = {} if scrapy or entry.like else installation.codes
     preset = "scrapy" if scrapy else entry.like or installation.like or "plain"
     words = entry.failed_words or installation.failed_words or (_SCRAPY_WORDS if preset == "scrapy" else ())
-    return Reading({**_NOT_EXECUTED, **PRESETS[preset], **inherited, **entry.codes}, (*_FAILED_WORDS, *words))
+    return Reading({**_NOT_EXECUTED, **PRESETS[preset], **inherited, **entry.codes}, (*FAILED_WORDS, *words))
 
 
 #: How ends are read without an entry: those of our runner, and those of any other program.

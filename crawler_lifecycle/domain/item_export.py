@@ -13,12 +13,15 @@ from .item_table import VALUE
 from .items import as_text, matching, plain
 
 #: The fields of the first items become the columns of a CSV file: of at most this many items or characters.
-HEAD_ITEMS, HEAD_CHARS = 1_000, 2 * 1024 * 1024
+HEAD_ITEMS = 1_000
+HEAD_CHARS = 2 * 1024 * 1024
 #: The most columns, and the name of one more column: it has the fields without a column, as JSON.
-COLUMNS_MAX, LEFT_OUT = 1_000, "(left out)"
+COLUMNS_MAX = 1_000
+LEFT_OUT = "(left out)"
 #: The bytes of a piece. After ``PAUSE_ITEMS`` skipped items a piece is sent even if it is empty: sending it shows
 #: whether the reader is still there.
-PIECE, PAUSE_ITEMS = 64 * 1024, 500
+PIECE = 64 * 1024
+PAUSE_ITEMS = 500
 PAUSE: Final = object()
 """A mark in a stream of items, in place of skipped items."""
 #: Texts that a spreadsheet would execute as a formula, also behind a byte order mark, which readers of the first cell
@@ -39,7 +42,8 @@ def chosen(
 
     ``offset`` and ``limit`` count matching items. ``PAUSE`` stands in place of many skipped items.
     """
-    fits, matches = matching(field, contains), 0
+    fits = matching(field, contains)
+    matches = 0
     for count, item in enumerate(items, 1):
         matches += (taken := fits(item))
         if taken and matches > offset:
@@ -59,7 +63,8 @@ def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
 
 def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
     """Yield the items as CSV. The first line has the names of the columns: ``fields``, or those of the first items."""
-    source, text = iter(items), io.StringIO()
+    source = iter(items)
+    text = io.StringIO()
     head, columns, leaves_out = yield from read_head(source)
     rows = chain(head, source)
     del head  # A generator keeps what its variables name while its reader waits.
@@ -107,7 +112,10 @@ def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], l
 
     Returns the items, the columns for their fields, and whether an item may have fields without a column.
     """
-    head, names, chars, full = list[Any](), dict[str, None](), 0, False
+    head = list[Any]()
+    names = dict[str, None]()
+    chars = 0
+    full = False
     while not full and (item := next(items, items)) is not items:
         if item is PAUSE:
             yield b""

@@ -12,12 +12,17 @@ from .item_table import NAME_MAX, VALUE, visible
 from .items import as_text
 
 #: Fields that are followed, and hashes that are kept of each: up to this many distinct values the number is exact.
-FIELDS_MAX, HASHES = 200, 256
+FIELDS_MAX = 200
+HASHES = 256
 #: The most characters of the name of a field that is followed, and names of further fields that are counted.
-FIELD_NAME_MAX, LEFT_OUT_MAX = 1_000, 100_000
+FIELD_NAME_MAX = 1_000
+LEFT_OUT_MAX = 100_000
 #: The most items that are counted together, and the fields and the bytes that end a batch.
-BATCH, BATCH_FIELDS, BATCH_BYTES = 1_000, 50_000, 2 * 1024 * 1024
-_HALF, _EMPTY = 2**63, {None, ""}
+BATCH = 1_000
+BATCH_FIELDS = 50_000
+BATCH_BYTES = 2 * 1024 * 1024
+_HALF = 2**63
+_EMPTY = {None, ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,8 @@ def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> Ite
     what is kept at once."""
     fields: dict[str, _Field] = {}
     left_out: set[int] = set()
-    source, count = iter(items), 0
+    source = iter(items)
+    count = 0
     # In batches the interpreter's own loops do the work: ten times as fast as value by value.
     while batch := _batch(source, read):
         count += len(batch)
@@ -73,7 +79,8 @@ def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> Ite
 def _batch(source: Iterator[Any], read: Callable[[], int]) -> list[dict[str, Any]]:
     """Return the next items, each as fields."""
     batch: list[dict[str, Any]] = []
-    end, count = read() + BATCH_BYTES, 0
+    end = read() + BATCH_BYTES
+    count = 0
     for item in islice(source, BATCH):
         batch.append(item if isinstance(item, dict) else {VALUE: item})
         count += len(batch[-1])
@@ -86,7 +93,9 @@ class _Field:
     """One field as it is kept: the smallest hashes of its values (k minimum values, Bar-Yossef et al. 2002)."""
 
     def __init__(self) -> None:
-        self.filled, self.shortest, self.longest = 0, 2**63, 0
+        self.filled = 0
+        self.shortest = 2**63
+        self.longest = 0
         self._hashes: set[int] = set()
         self._limit = _HALF
 

@@ -17,9 +17,13 @@ from crawler_lifecycle.runner.item_reader import ItemDecoder
 
 #: The most columns of a table, and the most characters of a cell and of a column's name. A page ends early after
 #: ``CELLS_MAX`` cells; a long name counts as several.
-COLUMNS_MAX, CELL_MAX, NAME_MAX, CELLS_MAX = 50, 300, 100, 50_000
+COLUMNS_MAX = 50
+CELL_MAX = 300
+NAME_MAX = 100
+CELLS_MAX = 50_000
 #: The most items after the page that are counted, and the most levels of nested lists that are written.
-COUNT_MAX, _DEPTH_MAX = 50_000, 20
+COUNT_MAX = 50_000
+_DEPTH_MAX = 20
 #: The column of an item that is no object.
 VALUE = "(value)"
 
@@ -72,7 +76,8 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
     passed = sum(1 for _ in islice(source, offset))
     filled: Counter[str] = Counter()
     rows: list[dict[str, str | None]] = []
-    repeated, cells = False, 0
+    repeated = False
+    cells = 0
     while len(rows) < limit and cells < CELLS_MAX and (item := next(source, source)) is not source:
         repeated |= getattr(item, "repeated", False)
         fields = item if isinstance(item, dict) else {VALUE: item}

@@ -16,13 +16,16 @@ from .task import LOG_TAIL_BYTES, Change, End, TaskStatus
 
 #: The most characters of a short line. A longer line keeps its beginning and its end, with a hash of the whole between.
 ERROR_MAX = 300
-_BEGIN, _END = 200, 80
+_BEGIN = 200
+_END = 80
 #: The last characters of a line that are read.
 _LINE_MAX = 16 * 1024
 #: The bytes of a log that are searched at once, and the most bytes of its end in which an error is searched.
-_WINDOW, SEARCH_MAX = 1024 * 1024, 32 * 1024 * 1024
+_WINDOW = 1024 * 1024
+SEARCH_MAX = 32 * 1024 * 1024
 #: The bytes of a log before and after its last error that are kept, if the error is not near the end.
-_BEFORE, _AFTER = 4000, 2000
+_BEFORE = 4000
+_AFTER = 2000
 
 #: Colours and other escape sequences of a terminal.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -67,8 +70,10 @@ _HEAD = 120
 _LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
 #: Keys of JSON records. The least number of an error in the loggers of Node, and the highest one in syslog.
 _LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l")
-_TEXT_KEYS, _CAUSE_KEYS = ("msg", "message", "@m", "event"), ("err", "error", "exception", "exc_info")
-_NODE_ERROR, _SYSLOG_ERROR = 50, 3
+_TEXT_KEYS = ("msg", "message", "@m", "event")
+_CAUSE_KEYS = ("err", "error", "exception", "exc_info")
+_NODE_ERROR = 50
+_SYSLOG_ERROR = 3
 
 #: Returns the bytes of a log from a position on, at most this many.
 Read = Callable[[int, int], bytes]
@@ -115,7 +120,8 @@ def last_words(log: str, *, any_line: bool = True) -> str | None:
 
 def last_error(read: Read, size: int) -> Words | None:
     """Return the last error in a log of this size. It is searched from the end backwards, in ``SEARCH_MAX`` bytes."""
-    doubtful, end = None, size
+    doubtful = None
+    end = size
     while end > max(0, size - SEARCH_MAX):
         begin = max(0, end - _WINDOW)
         # A trace that begins in this window ends in the later one. The first line may be cut, and is read next time.
@@ -159,7 +165,8 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
             frames = True
             continue
         elif frames and not line.startswith(" "):
-            frames, told = False, line
+            frames = False
+            told = line
         else:
             match = next((match for rule in _ERROR_LINES if (match := rule.match(line))), None)
             told = match["told"] if match else ""

@@ -24,14 +24,15 @@ EVENT_WORKFLOW = "CrawlEventWorkflow"
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 #: The id of the Temporal Schedule that starts audits, and of the workflow of an audit on demand.
 AUDIT_SCHEDULE = "crawl-audit"
-#: Starts the runs of a manager, one after the other (``domain/managers/manager.py``).
+#: Starts the runs of a manager, one after the other (``features/managers``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
-#: Executes a graph (``domain/graph``). Executes one call of its functions, in a separate workflow.
-GRAPH_WORKFLOW, GRAPH_BATCH_WORKFLOW = "GraphWorkflow", "GraphBatchWorkflow"
+#: Executes a graph (``features/graphs``). Executes one call of its functions, in a separate workflow.
+GRAPH_WORKFLOW = "GraphWorkflow"
+GRAPH_BATCH_WORKFLOW = "GraphBatchWorkflow"
 
-#: Decides about one due time of a schedule, and begins its target (``domain/schedules``).
+#: Decides about one due time of a schedule, and begins its target (``features/schedules``).
 DUE_WORKFLOW = "CrawlDueWorkflow"
-#: Delivers events to one webhook (``domain/webhooks``).
+#: Delivers events to one webhook (``features/webhooks``).
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 
 #: Header of all answers of the services of a ``crawlctl dev``: its id and its folder (``dev_json.identity``).
@@ -77,7 +78,9 @@ QUERY_STATUS = "status"
 QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"
 UPDATE_ADD_JOB = "add_job"
-UPDATE_CANCEL_STEPS, UPDATE_RETRY_STEPS, UPDATE_APPEND_STEPS = "cancel_steps", "retry_steps", "append_steps"
+UPDATE_CANCEL_STEPS = "cancel_steps"
+UPDATE_RETRY_STEPS = "retry_steps"
+UPDATE_APPEND_STEPS = "append_steps"
 
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
 _KEYWORDS = ("RunUid", "Crawler", "Trigger", "Stage", "Status", "Outcome", "Flow", "Parent", "Name")
@@ -110,9 +113,12 @@ EVENT_GRAPH_ENDED = "graph.ended"
 EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
 #: A recorded status was untrue. The look at a run is overdue. The workflow of a run cannot continue.
-EVENT_CORRECTION_MADE, EVENT_RUN_STALE, EVENT_RUN_BLOCKED = "correction.made", "run.stale", "run.blocked"
+EVENT_CORRECTION_MADE = "correction.made"
+EVENT_RUN_STALE = "run.stale"
+EVENT_RUN_BLOCKED = "run.blocked"
 #: A webhook was paused, by a person or after failed deliveries. Events were removed before a webhook received them.
-EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED = "webhook.paused", "webhook.missed"
+EVENT_WEBHOOK_PAUSED = "webhook.paused"
+EVENT_WEBHOOK_MISSED = "webhook.missed"
 #: A person tests a webhook. Only this webhook receives the event.
 EVENT_WEBHOOK_TEST = "webhook.test"
 #: The events that webhooks may receive.

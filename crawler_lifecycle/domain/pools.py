@@ -217,7 +217,7 @@ class Gate:
 
     def hold_s(self, *pools: str) -> dict[str, float]:
         """Return the expected seconds for which a task of each of these pools holds its place."""
-        mean = (sum(one.used for one in self.shares.values()) + _HOLD_S) / (sum(map(self._ended, self.shares)) + 1)
+        mean = (sum(share.used for share in self.shares.values()) + _HOLD_S) / (sum(map(self._ended, self.shares)) + 1)
         return {name: max((self.share(name).used + mean) / (self._ended(name) + 1), 1.0) for name in pools}
 
     def _ended(self, pool: str) -> float:
@@ -234,7 +234,9 @@ class Gate:
             self.refused = (self.refused[0], min(self.refused[1], now))
         fades = math.exp(-max(passed, 0.0) / WINDOW_S)
         for name in {*self.shares, *self.held}:
-            share, weight, held = self.share(name), self.pools.of(name).weight, self.holds(name)
+            share = self.share(name)
+            weight = self.pools.of(name).weight
+            held = self.holds(name)
             # A task that waits on the cluster itself, or that Kueue holds back, uses nothing there.
             count = held.executing if self.pools.surplus or self.pools.of(name).queue else held.all
             share.used = share.used * fades + count * step
@@ -254,8 +256,8 @@ class Gate:
         A pool at its ``max``, or with less urgent runs only, is not behind: it would never catch up, and each pool that
         begins to wait would start beside it, and take all places until it has caught up with the others.
         """
-        most = {one.pool: self.pools.of(one.pool).max or math.inf for one in tickets}
-        may = [one for one in tickets if self.holds(one.pool).all < most[one.pool]]
+        most = {ticket.pool: self.pools.of(ticket.pool).max or math.inf for ticket in tickets}
+        may = [ticket for ticket in tickets if self.holds(ticket.pool).all < most[ticket.pool]]
         best = min((one.priority for one in may), default=0)
         return {one.pool for one in may if one.priority == best}
 
@@ -270,16 +272,18 @@ class Gate:
 
     def free(self, now: datetime) -> int:
         """Return the most places that one decision can give."""
-        places, surplus = self.places(now), self.pools.surplus
+        places = self.places(now)
+        surplus = self.pools.surplus
         return BATCH if places is None else min(BATCH, places + surplus - self.busy(1 if surplus else 5))
 
     def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
         """Give free places to tickets in turns. Return the number for each run. The places count as held."""
         # Priority, places given in this decision, time, run, ticket.
         lines: dict[str, list[tuple[int, int, datetime, int, Ticket]]] = {}
-        for one in tickets:
-            heapq.heappush(lines.setdefault(one.pool, []), (one.priority, 0, one.since, one.run_id, one))
-        room, hold_s = _Room(self, now), self.hold_s(*lines)
+        for ticket in tickets:
+            heapq.heappush(lines.setdefault(ticket.pool, []), (ticket.priority, 0, ticket.since, ticket.run_id, ticket))
+        room = _Room(self, now)
+        hold_s = self.hold_s(*lines)
         heads = [self._turn(line[0][-1], hold_s[name]) for name, line in lines.items()]
         heapq.heapify(heads)
         given: dict[int, int] = {}
@@ -305,7 +309,8 @@ class Gate:
         waiting[priority] = waiting.get(priority, 0) + count
 
     def _turn(self, ticket: Ticket, hold_s: float) -> tuple[bool, int, float, datetime, int, str]:
-        pool, held = self.pools.of(ticket.pool), self.holds(ticket.pool).all
+        pool = self.pools.of(ticket.pool)
+        held = self.holds(ticket.pool).all
         # What its tasks will use counts now. Otherwise the pool that is behind would take all free places at once.
         ahead = self.share(ticket.pool).clock + (held + 1) * hold_s / pool.weight
         return held >= pool.reserved, ticket.priority, ahead, ticket.since, ticket.run_id, ticket.pool
@@ -315,10 +320,11 @@ class _Room:
     """The free places, while they are given one after the other."""
 
     def __init__(self, gate: Gate, now: datetime) -> None:
-        self._gate, self._places = gate, gate.places(now)
+        self._gate = gate
+        self._places = gate.places(now)
         # Tasks that wait on the cluster itself are in nobody's way who is more urgent.
         urgencies = range(1, 6) if gate.pools.surplus else [5]
-        self._busy = {one: gate.busy(one) for one in urgencies}
+        self._busy = {urgency: gate.busy(urgency) for urgency in urgencies}
         self._kept = {name: max(0, pool.reserved - gate.holds(name).all) for name, pool in gate.pools.named.items()}
         self._kept_in_all = sum(self._kept.values())
 

@@ -26,7 +26,8 @@ What = Literal[
 #: Limits of a project only. They are counted when one more is opened, and not at the start of a run.
 OPEN = ("managers", "graphs", "schedules", "webhooks")
 #: The highest quota, because a start counts up to as many rows; and the most keys of the setting.
-QUOTA_MAX, QUOTAS_MAX = 1_000_000, 1_000
+QUOTA_MAX = 1_000_000
+QUOTAS_MAX = 1_000
 #: The time for which a start counts.
 WINDOW = timedelta(hours=1)
 #: Seconds after which to ask again for tasks. It is an estimate: nobody knows when a task ends.

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .bounds import CPU_MAX, ID_MAX, refusal
+from .bounds import CPU_MAX, ID_MAX, STRICT, refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
     """Resources of a task, in the notation of Kubernetes (``cpu: 500m``, ``memory: 512Mi``)."""
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    __pydantic_config__: ClassVar = STRICT
 
     cpu: str | None = None
     memory: str | None = None

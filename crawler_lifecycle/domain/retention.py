@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .bounds import ID_MAX
+from .bounds import DAY_S, ID_MAX, whole
 from .names import PROPERTY_PRUNED
 from .run import RunStatus
 from .run_ref import RunRef
-
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,6 @@ class Retention:
 DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need younger data")
 #: The access log, which has an age of its own: ``crawlctl db prune --access-older-than``.
 ACCESS = Retention(365 * DAY_S, 7 * DAY_S, "people read the access log to find out what was done last week")
-#: The local cluster: every hour the scheduler service removes task folders and saved state of runs whose tasks have all
-#: ended (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
-LOCAL_FOLDERS = Retention(14 * DAY_S)
 #: The cluster volume and bundles in object storage: ``crawlctl cluster tidy`` removes files and saved state of runs
 #: that ended and were exported (clusters/volume.py, adapters/archive/bundles.py). One try of an export may read files
 #: for six hours.
@@ -182,8 +177,8 @@ def mark(through: int, now: datetime) -> str:
 
 def marked_through(value: object) -> int:
     """Return the event number in a mark."""
-    number = str(value).partition(" ")[0]
-    return min(int(number), _ALL) if number.isascii() and number.isdecimal() and len(number) <= 19 else _ALL
+    number = whole(str(value).partition(" ")[0])
+    return _ALL if number is None else number
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
-from .bounds import DAY_S, INT_MAX, Bound, check_number, refusal
+from .bounds import DAY_S, INT_MAX, STRICT, Bound, check_number, refusal
 from .ended_by import EndedBy
 from .ends import FINAL, PLAIN, RETRY, Reading
 from .resources import parse_memory
@@ -37,18 +37,20 @@ _NUMBERS: Mapping[str, Bound] = {
     "budget": Bound(0, 1_000_000, whole=True, or_none=True),
     "memory_factor": Bound(1, 10, or_none=True, above=True),
 }
-_LABELS_MAX, _EXITS_MAX = 20, 50
+_LABELS_MAX = 20
+_EXITS_MAX = 50
 #: The end of a note about a task that no try follows because of its exit code.
 IS_FINAL = " is final"
 #: The most bytes of memory without a cap, and the most characters of a try's memory: those of its column.
-_MEMORY_MOST, _MEMORY_TEXT = 2**62, 20
+_MEMORY_MOST = 2**62
+_MEMORY_TEXT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class OtherNodes:
     """Nodes for later tries: those with these labels, from the try after ``after`` failed tries on."""
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    __pydantic_config__: ClassVar = STRICT
 
     node_selector: dict[str, str] = field(default_factory=dict)
     after: int = 1
@@ -67,7 +69,7 @@ class Retries:
     Raises ``InvalidRequest``.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+    __pydantic_config__: ClassVar = STRICT
 
     max: int | None = None
     """The most tries after the first one, for each task and attempt of the run. 0: none."""
@@ -112,7 +114,8 @@ class Retries:
         if self.cap_s is not None and self.backoff_s is not None and self.cap_s < self.backoff_s:
             cure = f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be longer than cap_s"
             raise refusal("retries.cap_s", self.cap_s, cure)
-        first, cap = parse_memory(memory), parse_memory(self.memory_cap)
+        first = parse_memory(memory)
+        cap = parse_memory(self.memory_cap)
         if first is not None and cap is not None and cap < first:
             cure = f"give at least the memory of the first try ({memory}), or lower resources.memory"
             raise refusal("retries.memory_cap", self.memory_cap, cure)
@@ -159,7 +162,8 @@ def next_try(policy: Retries, end: Ended, used: int, budget: int, ends: Reading 
     ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far. ``ends`` says which exit codes
     are final, and which are always worth a try.
     """
-    outcome, most = end.outcome or "failed", policy.max or 0
+    outcome = end.outcome or "failed"
+    most = policy.max or 0
     fits = (word for word, (by, of) in WORDS.items() if end.ended_by in (by, None) and of in (outcome, None))
     word = next(fits, None)
     if word is None or outcome in NEVER:
@@ -197,7 +201,8 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
 
     The text is short, whatever the policy and the request say: at most ``_MEMORY_TEXT`` characters.
     """
-    now, cap = parse_memory(memory), parse_memory(policy.memory_cap) or _MEMORY_MOST
+    now = parse_memory(memory)
+    cap = parse_memory(policy.memory_cap) or _MEMORY_MOST
     if now is None or policy.memory_factor is None:
         return None
     if now >= cap:

@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from .bounds import LIMITS, check_name, check_number, check_request_id, check_text, check_time, refusal
+from .bounds import LIMITS, STRICT, check_name, check_number, check_request_id, check_text, check_time, refusal
 from .ended_by import EndedBy
 from .errors import InvalidRequest
 from .projects import DEFAULT
@@ -28,11 +28,10 @@ INLINE_TASKS_BYTES = 128 * 1024
 TASK_BYTES_MAX = 64 * 1024
 
 #: The most tags of one run, and the most characters of a tag.
-TAGS_MAX, TAG_MAX = 50, 200
+TAGS_MAX = 50
+TAG_MAX = 200
 #: The most intervals between looks.
 POLLS_MAX = 100
-
-_STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 class Trigger(StrEnum):
@@ -96,7 +95,7 @@ def run_may_become(current: RunStatus, new: RunStatus) -> bool:
 class Limits:
     """Time limits of a run, in seconds. ``None`` means no limit."""
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     start_check_s: float = 6.0
     """The first interval between checks whether the main task has started."""
@@ -120,7 +119,7 @@ class Limits:
 class ChildTask:
     """One task of a multi-process run. Its arguments override those of the run."""
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     args: dict[str, str] = field(default_factory=dict)
 
@@ -132,7 +131,8 @@ def check_sizes(
 
     ``tasks``: the own arguments of each task. The error names the task by its place.
     """
-    shared, set_ = _json_bytes(args), _json_bytes(settings)
+    shared = _json_bytes(args)
+    set_ = _json_bytes(settings)
     for n, own in enumerate([{}] if tasks is None else tasks):
         if shared + _json_bytes(own) + set_ <= TASK_BYTES_MAX:
             continue
@@ -178,7 +178,7 @@ class AddTasks:
     A repeat with the same ``request_id`` adds nothing; the default is the id of the update. Raises ``InvalidRequest``.
     """
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     tasks: list[ChildTask] = field(default_factory=list)
     request_id: str | None = None
@@ -213,7 +213,7 @@ class RunRequest:
     Raises ``InvalidRequest`` (a ``ValueError``) naming the field, the value and the cure.
     """
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     crawler: str | None = None
     trigger: Trigger = Trigger.MANUAL
@@ -295,7 +295,7 @@ def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
 class StopRequest:
     """The payload of the signals ``stop`` and ``force_stop``. Every field may be left out."""
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     request_id: str | None = None
     requested_by: str | None = None
@@ -338,7 +338,8 @@ class StopIntent:
         the first came from a limit and the later one from a person.
         """
         reasons = later if self.limit is not None and later.limit is None else self
-        force, escalated = self.force or later.force, self.escalated or later.escalated
+        force = self.force or later.force
+        escalated = self.escalated or later.escalated
         return replace(reasons, requested_at=self.requested_at, force=force, escalated=escalated)
 
 

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Protocol, TypedDict, cast
 
-from crawler_lifecycle.runner.item_files import feeds
-from crawler_lifecycle.runner.item_reader import Skipped, read_items
+from crawler_lifecycle.runner.item_files import feeds, items_of, task_of
+from crawler_lifecycle.runner.item_reader import Skipped
 
 from .bounds import INT_MAX, refusal
 
@@ -45,11 +45,9 @@ class DataSource(Protocol):
 
     def run_files(self, run_id: int) -> Sequence[RunFile]:
         """Return the supporting files of all tries that count (``domain/tries.py``)."""
-        ...
 
     def read_file(self, file: RunFile, offset: int) -> bytes:
         """Return at most ``PIECE`` bytes from this offset on; none at the end of the file."""
-        ...
 
 
 class AskedFiles:
@@ -116,8 +114,12 @@ class Items:
                 raise refusal(name, value, "give a whole number from 0 on")
         if fields is not None and (isinstance(fields, str) or len(fields) > FIELDS_MAX):
             raise refusal("fields", fields, f"give a list of at most {FIELDS_MAX} names")
-        self._source, self._runs, self._task = source, runs, task
-        self._offset, self._limit, self._fields = offset, limit, fields
+        self._source = source
+        self._runs = runs
+        self._task = task
+        self._offset = offset
+        self._limit = limit
+        self._fields = fields
         self._skipped = Skipped()
 
     @property
@@ -134,9 +136,9 @@ class Items:
     def _all(self) -> Iterator[Any]:
         for run_id in self._runs:
             files = {file.name: file for file in self._source.run_files(run_id)}
-            for feed in feeds(files, partial(self._first, files)):
-                if self._task is None or _task_of(feed.name) == self._task:
-                    yield from read_items(feed, _pieces(self._source, files[feed.name]), self._skipped)
+            found = feeds(files, partial(self._first, files))
+            wanted = [feed for feed in found if self._task in (None, task_of(feed.name))]
+            yield from items_of(wanted, partial(_pieces, self._source, files), self._skipped)
 
     def _first(self, files: Mapping[str, RunFile], name: str) -> bytes:
         return self._source.read_file(files[name], 0)
@@ -151,25 +153,22 @@ def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE))
 
 
-def _pieces(source: DataSource, file: RunFile) -> Iterator[bytes]:
+def _pieces(source: DataSource, files: Mapping[str, RunFile], name: str) -> Iterator[bytes]:
     offset = 0
-    while piece := source.read_file(file, offset):
+    while piece := source.read_file(files[name], offset):
         offset += len(piece)
         yield piece
-
-
-def _task_of(name: str) -> int | None:
-    """Return the index of the task in a file's name: 3 for ``task-3/…`` or ``task-3-attempt-2/…``."""
-    number = name.partition("/")[0].removeprefix("task-").partition("-")[0]
-    return int(number) if number.isdecimal() else None
 
 
 class FarFile(io.RawIOBase):
     """A remote file as a Python file. ``read`` returns bytes from an offset on, and chooses how many."""
 
     def __init__(self, read: Callable[[int], bytes], size: int) -> None:
-        self._read, self._size, self._offset = read, size, 0
-        self._piece, self._begin = b"", 0
+        self._read = read
+        self._size = size
+        self._offset = 0
+        self._piece = b""
+        self._begin = 0
 
     def readable(self) -> bool:
         return True

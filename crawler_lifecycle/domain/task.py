@@ -296,7 +296,8 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
         cause = f"Stop requested{by}{forced}, {how}"
         return Ending(TaskStatus.CANCELLED, outcome, cause, ended_by=EndedBy.PERSON)
     if stop is not None and stop.limit is not None:
-        cause, again = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}", stop.limit != "timed_out"
+        cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}"
+        again = stop.limit != "timed_out"
         return Ending(failed, stop.limit, cause, again, stop.ended_by)
     if end.reason == "OOMKilled":
         limit = f" (limit {end.memory_limit})" if end.memory_limit else ""
@@ -396,11 +397,14 @@ def reconcile(
     foreign = task.uid is not None and seen.uid is not None and seen.uid != task.uid
     if foreign or seen.phase is Phase.GONE:
         if foreign:
-            kind, cause = "not_ours", f"Another object ({seen.uid}) has the name of our object ({task.uid})"
+            kind = "not_ours"
+            cause = f"Another object ({seen.uid}) has the name of our object ({task.uid})"
         elif task.ever_seen or seen.started_at is not None or seen.changed_at is not None:
-            kind, cause = "vanished", "It vanished from the cluster and left no trace of its end"
+            kind = "vanished"
+            cause = "It vanished from the cluster and left no trace of its end"
         else:
-            kind, cause = "never_existed", "It was recorded as deployed but never existed on the cluster"
+            kind = "never_existed"
+            cause = "It was recorded as deployed but never existed on the cluster"
         if stop is not None and not foreign:
             return _stopped_without_trace(task, seen, stop)
         # The times of another object with the same name say nothing about the end of ours.
@@ -410,7 +414,8 @@ def reconcile(
         end = seen.end or End()
         ending = read_end(end, stop, ends)
         found = _correction(end, seen, stop, due_at, resumed)
-        when, how = end.finished_at or seen.changed_at, (ending.outcome, ending.cause, found, ending.ended_by)
+        when = end.finished_at or seen.changed_at
+        how = (ending.outcome, ending.cause, found, ending.ended_by)
         return Change(task.task_id, task.status, ending.status, when, *how)
     after = TaskStatus.PENDING if seen.phase is Phase.WAITING else TaskStatus.RUNNING
     if not task_may_become(task.status, after):
@@ -420,10 +425,12 @@ def reconcile(
 
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
     """Return the change of a task that is gone after our own stop. This end is no loss and no correction."""
-    status, cause = TaskStatus.CANCELLED, "Stopped and gone"
+    status = TaskStatus.CANCELLED
+    cause = "Stopped and gone"
     outcome = "cancel_timeout" if stop.escalated else "cancelled"
     if stop.limit is not None:
-        status, outcome = TaskStatus.FAILED, stop.limit
+        status = TaskStatus.FAILED
+        outcome = stop.limit
         cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}; stopped and gone"
     return Change(task.task_id, task.status, status, seen.changed_at, outcome, cause, ended_by=stop.ended_by)
 

@@ -16,7 +16,8 @@ from typing import Any
 from uuid import UUID
 
 #: The most bytes of one encoded value (the settings of a worker may allow less), and of one compressed part of it.
-RESULT_MAX, RESULT_PART = 64 * 1024 * 1024, 1024 * 1024
+RESULT_MAX = 64 * 1024 * 1024
+RESULT_PART = 1024 * 1024
 #: The deepest nesting of lists and dictionaries.
 DEPTH_MAX = 100
 #: The most bits of an integer. Python refuses to read integers with more digits than its limit (4,300).
@@ -90,7 +91,8 @@ def decode(data: bytes) -> Any:
 
 def packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Compress bytes into parts of at most ``RESULT_PART`` bytes, as the database stores them."""
-    squeeze, ready = zlib.compressobj(1), bytearray()
+    squeeze = zlib.compressobj(1)
+    ready = bytearray()
     for chunk in chunks:
         ready += squeeze.compress(chunk)
         while len(ready) > RESULT_PART:
@@ -120,7 +122,9 @@ class _Tree:
     """The encoder of one value."""
 
     def __init__(self, name: str, limit: int) -> None:
-        self._name, self._limit, self._left = name, limit, limit
+        self._name = name
+        self._limit = limit
+        self._left = limit
         self._open: set[int] = set()
 
     def plain(self, value: object, path: tuple[str | int, ...]) -> Any:

@@ -8,7 +8,8 @@ REFERENCE = "env:"
 #: The prefixes of our own settings. Their values are never passed on, even if a setting allows such a prefix.
 OURS = ("LIFECYCLE_", "TEMPORAL_")
 #: The default prefixes of the variables for crawlers and for webhooks.
-OF_CRAWLERS, OF_WEBHOOKS = "CRAWL_", "CRAWL_HOOK"
+OF_CRAWLERS = "CRAWL_"
+OF_WEBHOOKS = "CRAWL_HOOK"
 #: Variables of the process contract, which tasks and users' code receive (docs/crawlers.md). A reference may not name
 #: them: if a task started this process, they have that task's values.
 CONTRACT = frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -20,12 +20,16 @@ SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
 #: Prefix of ``waiting_for`` while the run is in the line of its pool.
 PLACE_WAIT = "a place in pool "
+#: Beginning of ``waiting_for`` while a run is polled less often than its schedule says.
+POLLS = "polls "
 #: Beginning of a task's reason while no node of the cluster has room for it.
 NO_ROOM = "No node has capacity for it"
 #: Beginning of a task's reason while it waits for its next try, and of the run's while it waits for the first one.
-RETRY, RETRY_AT = "retry ", "retrying at "
+RETRY = "retry "
+RETRY_AT = "retrying at "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
-ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor says whether there is one", 10
+ASK_DOCTOR = "; crawlctl doctor says whether there is one"
+UNTAKEN_S = 10
 #: The character before and after a time that the reader replaces by a duration.
 MARK = "\x1f"
 #: The most tasks that the sentence names.
@@ -37,6 +41,7 @@ _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
 _ENDED = ("COMPLETED", "FAILED")
 _SPAN = re.compile(r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
+_STRETCHED = re.compile(rf"{POLLS}(\d{{1,6}}(?:\.\d)?) times their interval")
 #: The position in the line of a pool, which changes with each place that becomes free.
 _POSITION = re.compile(rf"({PLACE_WAIT}\S+) \([^)]*\)")
 
@@ -92,9 +97,12 @@ def waiting(s: Standing) -> str | None:
     """Return the sentence; ``None``: the run waits only for its next planned look."""
     if s.status in _ENDED:
         return "; ".join(s.undelivered) or None
+    stretched = s.waiting_for if (s.waiting_for or "").startswith(POLLS) else None
+    if stretched is not None:
+        s = replace(s, waiting_for=None)
     parts = [_stop(s), _look(s)]
     if s.stop_at is None and parts[1] is None:
-        parts.append(_start(s) or _capacity(s))
+        parts += [_start(s) or _capacity(s), stretched]
     return "; ".join(part for part in parts if part) or None
 
 
@@ -133,6 +141,18 @@ def place_in_line(line: InLine) -> str:
     ]
     said = "; ".join(filter(None, parts))
     return f"{PLACE_WAIT}{line.pool}{f' ({said})' if said else ''}"
+
+
+def stretch_words(stretch: float) -> str | None:
+    """Return what is said of polls whose intervals last this many times as long as planned; ``None``: nothing."""
+    times = f"{stretch:.1f}".removesuffix(".0")
+    return None if times == "1" else f"{POLLS}{times} times their interval"
+
+
+def stretch_of(waiting_for: str | None) -> float:
+    """Return the stretch that ``stretch_words`` wrote; 1 for any other text."""
+    found = _STRETCHED.fullmatch(waiting_for or "")
+    return float(found[1]) if found else 1.0
 
 
 def retry_wait(at: datetime, reason: str) -> str:
@@ -236,7 +256,8 @@ def _capacity(s: Standing) -> str | None:
     """Return what the waiting tasks of a started run wait for; ``None``: no task waits."""
     if s.tasks is None:
         return None
-    queued, pending = s.tasks.get("QUEUED", 0), s.tasks.get("PENDING", 0)
+    queued = s.tasks.get("QUEUED", 0)
+    pending = s.tasks.get("PENDING", 0)
     active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
     parts = []
     if queued and s.max_parallel is not None and active >= s.max_parallel:

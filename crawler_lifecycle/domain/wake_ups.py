@@ -1,63 +1,89 @@
-"""Wake-ups of runs after noticed changes: a run has at most one open wake-up.
+"""Runs that changed, and the workflows that are notified of it: at most one look and one signal of a run at a time.
 
-A wake-up is a signal to the run's workflow, which then looks. The wake-up is open until a look is recorded that
-observed the change or a later time, at most ``PATIENCE_S``. Only the newest time of further changes is remembered. It
-leads to one more wake-up, or to none if that look observed it. Therefore a run gets no more signals than looks, even
-with a thousand changes a second. The workflow itself decides how close together its looks are.
+A change that is noticed while the run is looked at leads to one more look. So a thousand changes a second lead to no
+more looks than the rest between two looks allows. No rule here compares the clocks of two machines.
 
-A change is known by a time ``at`` at which it had already happened (with time zone, in UTC). ``now`` is a clock in
-seconds that only goes forward. The class is not thread-safe.
+``now`` is a clock in seconds that only goes forward. The classes are not thread-safe.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-#: A later change waits for its own wake-up until the look of the sent wake-up is recorded. Seconds between two checks
-#: for that look.
-POLL_S = 0.1
-#: Seconds to wait for the look after a wake-up.
-PATIENCE_S = 30.0
+from crawler_lifecycle.domain.audits.overdue import verification_due
+from crawler_lifecycle.domain.run_ref import RunRef
+
+#: The shortest rest between two looks at a run, in seconds. It is at least twice as long as the look.
+REST_S = 0.2
+#: The shortest time between two signals to a run, in seconds.
+SIGNAL_GAP_S = 1.0
 #: The first and the longest wait after failed tries, in seconds. The wait doubles after each try.
-RETRY_S, RETRY_MAX_S = 0.5, 30.0
+RETRY_S = 0.5
+RETRY_MAX_S = 30.0
+#: Seconds between two looks at a run that fail, when looks at other runs succeed again.
+AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class WakeUpState:
-    """The fields of a run's row that a decision about a wake-up needs."""
+    """The fields of a run's row that a look without its workflow needs."""
 
-    run_id: int
+    run: RunRef
+    attempt: int
     workflow_id: str | None
     """The workflow id of the owner, or ``None`` while no workflow owns the run."""
+    owner_run_id: str | None
     ended: bool
     verified_at: datetime | None
+    next_look_at: datetime | None = None
+    look_gap_ms: int | None = None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The time by which the run should be looked at."""
+        return verification_due(self.next_look_at, self.verified_at, self.look_gap_ms)
+
+
+#: Tasks by index and attempt; ``None``: any task of the run.
+Tasks = frozenset[tuple[int, int]] | None
+_NO_TASK: Tasks = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
-    """A signal to send. It covers all changes up to the time ``covers``."""
+class Change:
+    """Changes of one run that were noticed since its last look."""
 
-    run_id: int
-    workflow_id: str
-    covers: datetime
+    at: datetime | None = None
+    """When the newest change had happened; ``None``: only a look is overdue."""
+    tasks: Tasks = _NO_TASK
+    """The tasks that changed."""
+
+    def joined(self, other: Change) -> Change:
+        """Return both changes as one."""
+        at = max((at for at in (self.at, other.at) if at is not None), default=None)
+        tasks = None if self.tasks is None or other.tasks is None else self.tasks | other.tasks
+        return Change(at, tasks)
 
 
 @dataclass(slots=True)
 class _Run:
-    changed: datetime | None = None
-    """The time of the newest change without a wake-up."""
-    covers: datetime | None = None
-    """The time of the change for which the open wake-up was sent."""
-    sent_at: float = -math.inf
-    check_at: float = math.inf
+    due_at: float = math.inf
+    """When the run may be looked at; infinity: nothing new is known."""
+    change: Change = Change()
+    busy: bool = False
+    rests_until: float = -math.inf
     failures: int = 0
+    failed_at: float = -math.inf
+
+    def idle(self, now: float) -> bool:
+        """Return whether nothing has to be remembered about the run."""
+        return self.due_at == math.inf and not self.busy and self.rests_until <= now
 
 
-class Wakes:
-    """The runs that changed lately, each with its wake-up."""
+class Changes:
+    """The runs that changed, until each is looked at."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _Run] = {}
@@ -65,74 +91,107 @@ class Wakes:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def changed(self, run_id: int, at: datetime, now: float, delay: float = 0.0) -> bool:
-        """Remember a change. Return true if the run had no waiting and no open wake-up.
+    def noticed(self, run_id: int, change: Change, now: float, delay: float = 0.0) -> bool:
+        """Remember a change. Return whether it leads to a look of its own.
 
-        ``delay``: seconds in which another observer of the same change may wake the run first.
+        ``delay``: seconds in which another observer may be faster.
         """
         run = self._runs.setdefault(run_id, _Run())
-        if run.changed is not None:
-            run.changed = max(run.changed, at)
+        if change.at is None and run.busy:  # a look that was overdue is under way
             return False
-        run.changed = at
-        run.check_at = now + (POLL_S if run.covers is not None else delay)
-        return run.covers is None
+        run.change = run.change.joined(change)
+        fresh = run.due_at == math.inf
+        if fresh:
+            run.due_at = max(now + delay, run.rests_until)
+        return fresh
 
-    def due(self, now: float, limit: int = 500) -> list[int]:
-        """Return the runs to decide about now, the longest waiting first. Forget runs without a waiting change."""
-        ripe = sorted((run.check_at, run_id) for run_id, run in self._runs.items() if run.check_at <= now)
-        for _, run_id in ripe:
-            if self._runs[run_id].changed is None:
-                del self._runs[run_id]
-        return [run_id for _, run_id in ripe if run_id in self._runs][:limit]
+    def take(self, now: float, limit: int) -> list[tuple[int, Change]]:
+        """Return the runs to look at now, the longest waiting first, each with what changed. The caller reports each
+        with ``looked`` or ``failed``. Forget runs that rested.
+        """
+        self._runs = {run_id: run for run_id, run in self._runs.items() if not run.idle(now)}
+        due = sorted((run.due_at, n) for n, run in self._runs.items() if run.due_at <= now and not run.busy)
+        taken = []
+        for _, run_id in due[:limit]:
+            run = self._runs[run_id]
+            taken.append((run_id, run.change))
+            run.busy = True
+            run.due_at = math.inf
+            run.change = Change()
+        return taken
 
     def next_at(self) -> float:
-        """Return the next time at which ``due`` returns a run or forgets one; infinity: never."""
-        return min((run.check_at for run in self._runs.values()), default=math.inf)
+        """Return the next time at which ``take`` returns a run; infinity: never."""
+        return min((run.due_at for run in self._runs.values() if not run.busy), default=math.inf)
 
-    def decide(self, asked: Iterable[int], standings: Iterable[WakeUpState], now: float) -> list[Wake]:
-        """Return the signals to send for the runs in ``asked``; ``standings`` are their rows.
+    def looked(self, run_id: int, now: float, seconds: float = 0.0, again_s: float | None = None) -> None:
+        """Note that a look is done, and took ``seconds``. ``again_s``: another look is needed after these seconds."""
+        run = self._runs[run_id]
+        run.busy = False
+        run.failures = 0
+        run.rests_until = now + max(REST_S, 2 * seconds)
+        if again_s is not None:
+            run.change = run.change.joined(Change(tasks=None))
+            run.due_at = min(run.due_at, now + again_s)
+        run.due_at = max(run.due_at, run.rests_until)
 
-        Forget runs that are unknown or have ended, runs without an owner, and runs that a look observed after the
-        change. The caller reports each signal with ``sent`` or ``failed``.
+    def failed(self, run_id: int, change: Change, now: float) -> bool:
+        """Note that a look failed. The next one comes after a wait that doubles each time. Return whether it is the
+        first failure of a series.
         """
-        known = {standing.run_id: standing for standing in standings}
-        wakes = []
-        for run_id in asked:
-            run = self._runs.get(run_id)
-            if run is None or run.changed is None:
-                continue
-            standing = known.get(run_id)
-            if standing is None or standing.ended or standing.workflow_id is None:
-                del self._runs[run_id]
-                continue
-            seen = standing.verified_at
-            if seen is not None and seen >= run.changed:
-                del self._runs[run_id]
-                continue
-            answered = run.covers is None or (seen is not None and seen >= run.covers)
-            if not answered and now - run.sent_at < PATIENCE_S:
-                run.check_at = now + POLL_S
-                continue
-            run.check_at = math.inf
-            wakes.append(Wake(run_id, standing.workflow_id, run.changed))
-        return wakes
+        run = self._runs[run_id]
+        run.busy, run.change = False, run.change.joined(change)
+        run.due_at = now + min(RETRY_S * 2.0 ** min(run.failures, 20), RETRY_MAX_S)
+        run.failures += 1
+        run.failed_at = now
+        return run.failures == 1
 
-    def sent(self, wake: Wake, now: float, *, heard: bool = True) -> None:
-        """Note that the server has accepted the signal. ``heard``: false if the workflow was already closed."""
-        run = self._runs.get(wake.run_id)
-        if run is None:
-            return
-        if not heard:
-            del self._runs[wake.run_id]
-            return
-        more = run.changed if run.changed is not None and run.changed > wake.covers else None
-        run.changed, run.covers, run.sent_at, run.failures = more, wake.covers, now, 0
-        run.check_at = now + (PATIENCE_S if more is None else POLL_S)
+    def retry_now(self, now: float) -> None:
+        """Make the looks that failed due, because their cause may have ended. A run whose looks always fail is looked
+        at once in ``AGAIN_S`` at most.
+        """
+        for run in self._runs.values():
+            if run.failures and not run.busy:
+                run.due_at = min(run.due_at, max(now, run.failed_at + AGAIN_S))
 
-    def failed(self, run_id: int, now: float) -> None:
-        """Note that the decision or the signal failed. The next try comes after a wait that doubles each time."""
-        run = self._runs.get(run_id)
-        if run is not None:
-            run.check_at = now + min(RETRY_S * 2.0 ** min(run.failures, 20), RETRY_MAX_S)
-            run.failures += 1
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal to the workflow of a run."""
+
+    run_id: int
+    workflow_id: str
+    recorded: bool
+    """True if a look was recorded, so that the workflow only counts. Otherwise the workflow has to look."""
+
+
+class Signals:
+    """The signals that are not delivered yet: at most one for each run."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Signal] = {}
+        self._sent: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, signal: Signal) -> None:
+        """Add a signal. A signal that waits already is replaced; a requested look stays requested."""
+        known = self._waiting.pop(signal.run_id, None)
+        recorded = signal.recorded and (known is None or known.recorded)
+        self._waiting[signal.run_id] = Signal(signal.run_id, signal.workflow_id, recorded)
+
+    def due(self, now: float, limit: int) -> list[Signal]:
+        """Return signals to send now, the longest waiting first. The caller reports each delivery with ``sent``."""
+        self._sent = {run_id: at for run_id, at in self._sent.items() if now - at < SIGNAL_GAP_S}
+        return [signal for run_id, signal in self._waiting.items() if run_id not in self._sent][:limit]
+
+    def next_at(self) -> float:
+        """Return the next time at which ``due`` returns a signal; infinity: never."""
+        return min((self._sent.get(run_id, -math.inf) + SIGNAL_GAP_S for run_id in self._waiting), default=math.inf)
+
+    def sent(self, signal: Signal, now: float) -> None:
+        """Note that the server has accepted the signal, or that the workflow is closed."""
+        self._sent[signal.run_id] = now
+        if self._waiting.get(signal.run_id) is signal:
+            del self._waiting[signal.run_id]

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Moment, OfProject
 from crawler_lifecycle.gateway.cursors import decode_positions, encode
-from crawler_lifecycle.gateway.page.parts.forms import read
+from crawler_lifecycle.gateway.page.parts.forms import query_of
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.ports.access import AccessRow, Kind
 from crawler_lifecycle.store.access import AccessStore
@@ -61,7 +61,7 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
     @app.get("/access", include_in_schema=False)
     def show_access(request: Request) -> Response:
         """List what people and tokens did."""
-        filters = read(AccessFilters, request.query_params.multi_items())
+        filters = query_of(request, AccessFilters)
         page = _page(store, filters)
         values: dict[str, Any] = {
             "rows": [asdict(row) for row in page.access],
@@ -76,7 +76,8 @@ def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:
     if filters.since and filters.until and filters.since >= filters.until:
         cure = "give a later time, or leave one of them out"
         raise InvalidRequest(f"until: {filters.until.isoformat()} is not after since; {cure}")
-    place, size = decode_positions("access", filters.page_token, 2), filters.page_size
+    place = decode_positions("access", filters.page_token, 2)
+    size = filters.page_size
     before = (_FIRST + timedelta(microseconds=min(place[0], _MOST_US)), place[1]) if place else None
     wanted = filters.model_dump(exclude={"page_size", "page_token", "project"})
     with narrowed(filters.project):

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 
+from crawler_lifecycle.features.graphs.gateway.routes import add_graph_commands, add_graph_readers
+from crawler_lifecycle.features.managers.gateway.routes import add_manager_commands, add_manager_readers
+from crawler_lifecycle.features.schedules.gateway.routes import add_schedule_commands, add_schedule_readers
+from crawler_lifecycle.features.scrapyd.gateway.jobs import Jobs
+from crawler_lifecycle.features.scrapyd.gateway.routes import Dialect, add_scrapyd
+from crawler_lifecycle.features.webhooks.gateway.routes import add_webhook_commands, add_webhook_readers
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Operations, caller_name
 from crawler_lifecycle.gateway.access.recorder import Recording
@@ -11,9 +17,7 @@ from crawler_lifecycle.gateway.access_log import add_access_log
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.events import add_stream
-from crawler_lifecycle.gateway.graphs.routes import add_graph_commands, add_graph_readers
 from crawler_lifecycle.gateway.ledger import add_audit, add_ledger
-from crawler_lifecycle.gateway.managers.routes import add_manager_commands, add_manager_readers
 from crawler_lifecycle.gateway.metrics import add_metrics, ask_the_database
 from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import add_page
@@ -25,10 +29,6 @@ from crawler_lifecycle.gateway.runs.items import add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
 from crawler_lifecycle.gateway.runs.routes import add_commands, add_deliveries, add_readers, add_uploads
-from crawler_lifecycle.gateway.schedules.routes import add_schedule_commands, add_schedule_readers
-from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
-from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
-from crawler_lifecycle.gateway.webhooks.routes import add_webhook_commands, add_webhook_readers
 from crawler_lifecycle.web.problems import service
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
@@ -59,7 +59,8 @@ def create_app(gateway: Gateway) -> FastAPI:
 
 
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
-    store, clock = gateway.store, gateway.clock
+    store = gateway.store
+    clock = gateway.clock
     add_commands(app, gateway.commands, clock)
     add_deliveries(app, gateway.deliveries, clock)
     add_uploads(app, store.tasks, gateway.bundles)
@@ -69,7 +70,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_logs(app, gateway.reader)
     add_files(app, gateway.files, store.runs, store.tasks)
     add_items(app, gateway.items)
-    add_stream(app, gateway.feed, store.runs, store.managers, store.graphs)
+    add_stream(app, gateway.feed, store.runs, gateway.manager_views, gateway.graph_views)
     add_audit(app, store.findings, gateway.workflows)
     add_quotas(app, store.quotas)
     add_access_log(app, store.access, clock)
@@ -85,7 +86,8 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
     """Add the middleware. A request passes the last one first."""
-    entrance, operations = gateway.entrance, Operations(app)
+    entrance = gateway.entrance
+    operations = Operations(app)
     limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
     app.add_middleware(BodyLimit, limit=lambda scope: int(scope["lifecycle.body_max"]))
@@ -104,7 +106,9 @@ def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_rest(app: FastAPI, gateway: Gateway) -> None:
-    needs, crawlers, callers = gateway.needs, gateway.crawlers, gateway.entrance.callers
+    needs = gateway.needs
+    crawlers = gateway.crawlers
+    callers = gateway.entrance.callers
     add_metrics(app, gateway.metrics, needs, lambda: gateway.store.health.projects())
 
     @app.get("/v1/health")

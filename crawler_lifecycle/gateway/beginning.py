@@ -14,17 +14,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.projects import chosen, only
 from crawler_lifecycle.domain.values import to_json
+from crawler_lifecycle.features.graphs.gateway.commands import GraphCommands, StartGraph
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.features.managers.gateway.commands import NO_WORKER, ManagerCommands
+from crawler_lifecycle.features.managers.gateway.requests import AddJobs, StartManager
+from crawler_lifecycle.features.managers.ports import PLAN_GRAPH, PLAN_MANAGER, PlanRow
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
-from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands
-from crawler_lifecycle.gateway.managers.requests import AddJobs, StartManager
 from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.options import Option, command_line, options_of, values_of
 from crawler_lifecycle.gateway.page.parts.rendering import answer
-from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_MANAGER, PlanRow
 from crawler_lifecycle.web.problems import Problem, of_error, refused
 from crawler_lifecycle.web.turns import in_turn, turn
 
@@ -68,19 +68,19 @@ class Beginnings:
         if plan.kind == PLAN_MANAGER:
             pools = self.managers.managers.known_pools
             named = sorted(pools.named) if pools.counted else []
-            options = [replace(one, choices=named) if one.name == "--pool" and named else one for one in options]
+            options = [
+                replace(option, choices=named) if option.name == "--pool" and named else option for option in options
+            ]
         if plan.plan != BUILT_IN:
             return options
-        try:
-            known = sorted(await self.managers.crawlers.all())
-        except LifecycleError:
-            known = []  # the person can still type a name
-        options = [one for one in options if one.name in _EACH]
-        return [replace(one, choices=known) if one.name == "spider" else one for one in options]
+        known, _ = await self.managers.crawlers.last()
+        options = [option for option in options if option.name in _EACH]
+        return [replace(option, choices=sorted(known)) if option.name == "spider" else option for option in options]
 
     async def manager(self, plan: PlanRow, options: Sequence[Option], given: Mapping[str, str]) -> str:
         """Start a manager, and return the address of its page."""
-        values, places = values_of(options, given), list[str]()
+        values = values_of(options, given)
+        places = list[str]()
         body = _common(given) | ({"flow_id": given["flow_id"].strip()} if "flow_id" in given else {})
         if plan.plan == BUILT_IN:
             own = {_EACH[name]: value for name, value in values.items()}
@@ -92,7 +92,7 @@ class Beginnings:
                 }
             body["options"] = own
         else:
-            named = any(one.get("name") == "name" for one in plan.options)
+            named = any(option.get("name") == "name" for option in plan.options)
             if named and "name" not in body:
                 raise refused("name", "missing; this class needs one")
             words = [(body["name"], "name")] if named else []
@@ -105,7 +105,7 @@ class Beginnings:
             jobs = await self._jobs(asked, given) if plan.plan == BUILT_IN else None
             started = (await self.managers.start(signed(asked), given["key"])).row
         except (Problem, LifecycleError) as error:
-            raise _placed(error if isinstance(error, Problem) else of_error(error), places) from None
+            raise _placed(of_error(error), places) from None
         if jobs is not None:
             await self.managers.add_jobs(started.manager_id, jobs, given["key"])
         return f"/managers/{started.manager_id}"
@@ -204,7 +204,7 @@ async def _shown(
     values: dict[str, Any] = {"kind": kind, "known": known, "bad": bad, "note": note, "plan": plan, "given": given}
     values |= {"options": await own.fields(plan) if plan else [], "each": plan is not None and plan.plan == BUILT_IN}
     values["as_json"] = kind == PLAN_GRAPH and given.get("plan") == AS_JSON
-    places = _PLACES | {one.field: one.field for one in values["options"]}
+    places = _PLACES | {value.field: value.field for value in values["options"]}
     rest = "steps" if values["as_json"] else "plan"
     values["wrong"] = problem and fields.placed(problem, places, ("options",), rest)
     # A refused form keeps its key: it started nothing, and a double click still starts only one. But if the key has

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
+@dataclass(eq=False)
 class Converter:
     """ASGI middleware that gives problem documents another form. A subclass says which of them, and the form."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start: Message | None = None
@@ -33,7 +34,7 @@ class Converter:
                     await send(start)
                     await send({"type": "http.response.body", "body": content})
 
-        await self._app(scope, receive, converted)
+        await self.app(scope, receive, converted)
 
     def holds(self, scope: Scope, headers: MutableHeaders) -> bool:
         """Return whether an answer with these headers is converted. May change the headers of any answer."""

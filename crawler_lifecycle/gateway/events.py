@@ -10,18 +10,16 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, whole
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
-from crawler_lifecycle.domain.graph.spec import NAME_MAX
 from crawler_lifecycle.domain.names import graph_subject, manager_subject, run_subject
+from crawler_lifecycle.features.graphs.domain.spec import NAME_MAX
+from crawler_lifecycle.features.graphs.gateway.answers import GraphViews
+from crawler_lifecycle.features.managers.gateway.routes import ManagerViews
 from crawler_lifecycle.gateway.api.paging import Choice, Id
-from crawler_lifecycle.gateway.graphs.commands import found as found_graph
-from crawler_lifecycle.gateway.managers.commands import found as found_manager
 from crawler_lifecycle.gateway.runs.commands import found as found_run
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.store.graphs.graphs import GraphStore
-from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import refused
 
@@ -45,12 +43,13 @@ class StreamChoice(Choice):
         }
         given = [(name, subject) for name, subject in named.items() if isinstance(subject, str)]
         if len(given) > 1:
-            first, second = given[0][0], given[1][0]
+            first = given[0][0]
+            second = given[1][0]
             raise InvalidRequest(f"{second}: not allowed with {first}; open a stream for each, or one for everything")
         return given[0][1] if given else None
 
 
-def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore, graphs: GraphStore) -> None:
+def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerViews, graphs: GraphViews) -> None:
     """Add ``GET /v1/events``."""
 
     @app.get(
@@ -80,9 +79,9 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
             if choice.run_id is not None:
                 await run_in_threadpool(found_run, runs, choice.run_id)
             elif choice.manager is not None:
-                await run_in_threadpool(found_manager, managers, choice.manager)
+                await run_in_threadpool(managers.found, choice.manager)
             elif choice.graph is not None:
-                await run_in_threadpool(found_graph, graphs, choice.graph)
+                await run_in_threadpool(graphs.found, choice.graph)
         return Streamed(
             feed.stream(after, subject),
             "text/event-stream",
@@ -94,7 +93,7 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
 
 
 def _last(text: str) -> int:
-    if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= ID_MAX:
-        return int(text)
+    if (number := whole(text)) is not None:
+        return number
     message = "is not an id of this stream; send the id of the last event, or leave it out"
     raise refused("Last-Event-ID", message, text)

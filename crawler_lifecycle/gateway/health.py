@@ -26,11 +26,13 @@ from crawler_lifecycle.temporal.operator.queue_findings import judged
 from .kept import Kept, KeptForEach
 
 #: Seconds for which the state is reused. The state of the task queues is kept longer: it is expensive to get.
-FRESH_S, QUEUES_S = 3.0, 15.0
+FRESH_S = 3.0
+QUEUES_S = 15.0
 #: Seconds that a reader waits for a new state of the task queues.
 QUEUES_WAIT_S = 1.0
 #: Seconds that a check may take, and seconds without a reading of the outbox after which the stream counts as stopped.
-READY_TIMEOUT_S, SILENT_S = 3.0, 10.0
+READY_TIMEOUT_S = 3.0
+SILENT_S = 10.0
 _WEEK = timedelta(days=7)
 #: The words for what the gateway needs, by the names of ``Needs``.
 NEEDED = {"database": "the database", "temporal": "Temporal"}
@@ -69,11 +71,14 @@ class HealthReport:
     at: datetime
 
 
+@dataclass(eq=False)
 class Needs:
     """The check of the database and of Temporal. The answer for each is ``ok`` or its error. Calls at once share it."""
 
-    def __init__(self, health: StoreHealth, workflows: Workflows) -> None:
-        self._health, self._workflows = health, workflows
+    health: StoreHealth
+    workflows: Workflows
+
+    def __post_init__(self) -> None:
         # Two threads of its own: if the database hangs, requests must not use up the threads of the health check.
         self._threads = CapacityLimiter(2)
         self._answer = Kept(self._ask, 0.0)
@@ -82,8 +87,8 @@ class Needs:
         return dict(await self._answer.read())
 
     async def _ask(self) -> dict[str, str]:
-        ping = to_thread.run_sync(self._health.ping, abandon_on_cancel=True, limiter=self._threads)
-        database, temporal = await asyncio.gather(_check(ping), _check(self._workflows.ping()))
+        ping = to_thread.run_sync(self.health.ping, abandon_on_cancel=True, limiter=self._threads)
+        database, temporal = await asyncio.gather(_check(ping), _check(self.workflows.ping()))
         return {"database": database, "temporal": temporal}
 
 
@@ -99,19 +104,17 @@ async def _check(probe: Awaitable[None]) -> str:
 
 @dataclass(eq=False)
 class Health:
-    """Makes the status bar. It is made again after ``fresh_s`` seconds; until then, all readers get the same one."""
+    """Makes the status bar. It is made again after ``FRESH_S`` seconds; until then, all readers get the same one."""
 
     needs: Callable[[], Awaitable[Mapping[str, str]]]
     workflows: Workflows
     feed: Feed
     store: Store
     clock: Clock
-    fresh_s: float = FRESH_S
-    queues_s: float = QUEUES_S
 
     def __post_init__(self) -> None:
-        self._strip = KeptForEach(self._ask, self.fresh_s)
-        self._queues = Kept(self._ask_queues, self.queues_s)
+        self._strip = KeptForEach(self._ask, FRESH_S)
+        self._queues = Kept(self._ask_queues, QUEUES_S)
         self._threads = CapacityLimiter(1)
 
     async def read(self) -> HealthReport:
@@ -132,7 +135,7 @@ class Health:
             asking = HealthPart("queue", "asking", "the workers of the task queues are being checked", None, now)
             parts += [asking] if queues is None else queues[only() is None]
         parts += [looks, self._stream(now)]
-        worst = max((one.level for one in parts), key=_LEVELS.index)
+        worst = max((part.level for part in parts), key=_LEVELS.index)
         return HealthReport(worst, parts, wrong, worst_s, now)
 
     async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
@@ -141,7 +144,7 @@ class Health:
         def read() -> tuple[HealthPart, str, float | None]:
             late = self.store.overdue.overdue_looks(overdue_before(now))
             found = self.store.corrections.correction_summary(now - _WEEK)
-            words = wrong_words(found.worst_ms, {one.kind: one.count for one in found.kinds}, "this week")
+            words = wrong_words(found.worst_ms, {kind.kind: kind.count for kind in found.kinds}, "this week")
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
             if not late.count and not late.lost:
                 return HealthPart("looks", "ok", "every look that was due was made", None, now), words, worst_s
@@ -166,14 +169,17 @@ class Health:
         except LifecycleError as error:
             bad = HealthPart("queue", "bad", f"the task queues are not known: {error}", unreachable, self.clock())
             return [bad], [bad]
-        now, parts = self.clock(), (list[HealthPart](), list[HealthPart]())
+        now = self.clock()
+        parts = (list[HealthPart](), list[HealthPart]())
         for queue, told in itertools.product(queues, (False, True)):
-            found, name = judged(queue, SERVED_BY[queue.name], unreachable, told=told), f"{queue.name} ({queue.kind})"
+            found = judged(queue, SERVED_BY[queue.name], unreachable, told=told)
+            name = f"{queue.name} ({queue.kind})"
             parts[told].append(HealthPart(f"queue {name}", found.level, found.text, found.cure, now))
         return parts
 
     def _stream(self, now: datetime) -> HealthPart:
-        silent_s, readers = self.feed.silent_s, self.feed.readers
+        silent_s = self.feed.silent_s
+        readers = self.feed.readers
         if silent_s is None:
             return HealthPart("stream", "ok", "nobody reads the stream of events", None, now)
         many = "1 reader" if readers == 1 else f"{readers} readers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from crawler_lifecycle.domain.projects import only
@@ -15,7 +16,8 @@ class Kept(Generic[T]):
     """An answer that is renewed when it is older than ``fresh_s`` seconds. An error is not kept."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]], fresh_s: float) -> None:
-        self._ask, self._fresh_s = ask, fresh_s
+        self._ask = ask
+        self._fresh_s = fresh_s
         self._answer: T | None = None
         self._at = 0.0
         self._asking: asyncio.Task[T] | None = None
@@ -50,14 +52,17 @@ class Kept(Generic[T]):
         return self._answer
 
 
+@dataclass(eq=False)
 class KeptForEach(Generic[T]):
     """An answer for each project of callers: ``ask`` sees only what they see. Each is kept as ``Kept`` does it."""
 
-    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]], fresh_s: float) -> None:
-        self._ask, self._fresh_s = ask, fresh_s
+    ask: Callable[[], Coroutine[Any, Any, T]]
+    fresh_s: float
+
+    def __post_init__(self) -> None:
         self._kept: dict[str | None, Kept[T]] = {}
 
     @property
     def own(self) -> Kept[T]:
         """The answer for the project of the present caller."""
-        return self._kept.setdefault(only(), Kept(self._ask, self._fresh_s))
+        return self._kept.setdefault(only(), Kept(self.ask, self.fresh_s))

@@ -32,7 +32,8 @@ def add_ledger(app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore
         """The corrections of all runs: for each kind their number, and the longest time of an untrue status."""
         now = clock()
         since = choice.since or now - WEEK
-        summary, late = corrections.correction_summary(since), overdue.overdue_looks(overdue_before(now))
+        summary = corrections.correction_summary(since)
+        late = overdue.overdue_looks(overdue_before(now))
         return conditional(request, summary_of(summary, late, now, week=choice.since is None))
 
 
@@ -86,7 +87,7 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         with needing_temporal("no audit was made; send this later."):
             audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
         if report is not None:
-            return AuditAnswer(audit_id=audit_id, report=Audit.of(report), note=None)
+            return AuditAnswer(audit_id=audit_id, report=Audit.from_row(report), note=None)
         response.status_code = 202
         response.headers["Location"] = f"/v1/audit?audit_id={audit_id}"
         note = "The audit executes; GET /v1/audit has its report later. Workers of the role audit carry it out."
@@ -102,4 +103,4 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
             detail = f"audit {audit_id!r} has no report; it still executes, or is older than 30 days"
             raise Problem(404, "audit_not_found", detail)
         still_open = await run_in_threadpool(findings.audit_findings, "open", FINDINGS_MAX)
-        return AuditState(report=None if report is None else Audit.of(report), findings=still_open)
+        return AuditState(report=report and Audit.from_row(report), findings=still_open)

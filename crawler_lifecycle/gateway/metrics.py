@@ -21,9 +21,9 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
+from crawler_lifecycle.features.schedules.ports import UNTOLD
+from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
 from crawler_lifecycle.observability.metrics import Asked, Figures, Values
-from crawler_lifecycle.ports.schedules import UNTOLD
 from crawler_lifecycle.store.store import Store
 
 #: Seconds for which answers of the database and of Temporal are reused.
@@ -40,7 +40,8 @@ class Metrics(Figures):
 
     def __init__(self) -> None:
         super().__init__("gateway")
-        name, registry = self.prefix, self.registry
+        name = self.prefix
+        registry = self.registry
         self.readers = Gauge(f"{name}_stream_readers", "Clients that read or wait", ["stream"], registry=registry)
         self.dropped = Counter(
             f"{name}_stream_dropped", "Clients disconnected because they stopped reading", ["stream"], registry=registry
@@ -101,7 +102,8 @@ def _ask_about_pools(metrics: Metrics, store: Store, clock: Clock) -> None:
     names = sorted({DEFAULT, *pools.named})
 
     def places() -> Values:
-        now, rows = clock(), {row.name: row for row in (store.pools.list_pools() if pools.counted else ())}
+        now = clock()
+        rows = {row.name: row for row in (store.pools.list_pools() if pools.counted else ())}
         return (
             {name: row.in_use for name, row in rows.items()},
             dict.fromkeys(names, math.nan) | {name: row.max for name, row in rows.items() if row.max is not None},
@@ -168,7 +170,8 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
     )
 
     def webhooks() -> Values:
-        rows, newest = store.webhooks.list_webhooks(0, WEBHOOKS_MAX), store.events.last_event_seq()
+        rows = store.webhooks.page(0, WEBHOOKS_MAX)
+        newest = store.events.last_event_seq()
         behind = max((newest - row.through_seq for row in rows if row.paused_at is None), default=0)
         return collections.Counter(row.state for row in rows), behind
 

@@ -6,9 +6,11 @@ from functools import partial
 
 from fastapi import FastAPI
 
+from crawler_lifecycle.features.graphs.gateway.page import add_graphs
+from crawler_lifecycle.features.managers.gateway.page import add_managers
+from crawler_lifecycle.features.schedules.gateway.page import add_schedule_form, add_schedules, schedules_of
+from crawler_lifecycle.features.webhooks.gateway.page import add_webhook_form, add_webhooks
 from crawler_lifecycle.gateway.beginning import add_beginnings
-from crawler_lifecycle.gateway.graphs.page import add_graphs
-from crawler_lifecycle.gateway.managers.page import add_managers
 from crawler_lifecycle.gateway.page.crawlers import add_crawlers
 from crawler_lifecycle.gateway.page.ledger import add_ledger
 from crawler_lifecycle.gateway.page.live import add_stream
@@ -22,13 +24,13 @@ from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pool_page
-from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules, schedules_of
-from crawler_lifecycle.gateway.webhooks.page import add_webhook_form, add_webhooks
 
 
 def add_page(app: FastAPI, gateway: Gateway) -> None:
     """Add the page."""
-    store, views, clock = gateway.store, gateway.views, gateway.clock
+    store = gateway.store
+    views = gateway.views
+    clock = gateway.clock
     add_assets(app)
     add_login(app, gateway.logins, clock)
     add_start(app, gateway.commands, gateway.crawlers, store)  # before the runs, or "new" would be a run

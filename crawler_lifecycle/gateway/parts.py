@@ -15,16 +15,20 @@ from crawler_lifecycle.activities.run_files import RunFiles
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.features.graphs.gateway.answers import GraphViews
+from crawler_lifecycle.features.graphs.gateway.commands import GraphCommands
+from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
+from crawler_lifecycle.features.managers.gateway.routes import ManagerViews
+from crawler_lifecycle.features.schedules.gateway.commands import ScheduleCommands
+from crawler_lifecycle.features.schedules.gateway.routes import ScheduleViews
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.gateway.commands import WebhookCommands
+from crawler_lifecycle.features.webhooks.gateway.routes import WebhookViews
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.recorder import Recorder
 from crawler_lifecycle.gateway.access.tokens import KeptTokens
-from crawler_lifecycle.gateway.graphs.answers import GraphViews
-from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.health import Health, Needs
-from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.managers.routes import ManagerViews
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
@@ -33,13 +37,9 @@ from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.recent import RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
-from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
-from crawler_lifecycle.gateway.schedules.routes import ScheduleViews
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
-from crawler_lifecycle.gateway.webhooks.routes import WebhookViews
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
 from crawler_lifecycle.store.notes import SameSettings
@@ -84,7 +84,9 @@ class Gateway:
     clock: Clock = utc_now
 
     def __post_init__(self) -> None:
-        store, workflows, clock = self.store, self.workflows, self.clock
+        store = self.store
+        workflows = self.workflows
+        clock = self.clock
         self.metrics = Metrics()
         self.recorder = Recorder(store.access, clock)
         callers = self.entrance.callers

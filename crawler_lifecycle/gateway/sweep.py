@@ -21,8 +21,8 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunStatus, StopRequest
-from crawler_lifecycle.gateway.graphs.commands import GraphCommands
-from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.features.graphs.gateway.commands import GraphCommands
+from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
@@ -71,7 +71,8 @@ class Sweep:
         return sum([await self._send(what, send) for what, send in found.items()])
 
     def _found(self) -> Iterator[_Unsent]:
-        store, due = self.store, self.clock() - GRACE
+        store = self.store
+        due = self.clock() - GRACE
         for run in store.sweep.unowned_runs(due):
             take_over = partial(self.commands.take_over, run)
             yield f"the start of run {run.run_id}", take_over
@@ -80,7 +81,7 @@ class Sweep:
         for run in store.deletion.open_deletions(due):
             yield f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref)
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
-            for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=[status]):
+            for manager in store.managers.newest(limit=MANAGERS_MAX, states=[status]):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
                     notify = partial(self.manager_commands.notify, manager)
                     yield f"the {what} of manager {manager.manager_id}", notify

@@ -6,7 +6,7 @@ The import loads no third-party packages; the HTTP client is loaded when a gatew
 
 from .fanning import fan_out
 from .job import Cancel, Job, Record, Snooze, current_job
-from .jobs import NewJob, crawl, manager, worker
+from .jobs import NewJob, approval, crawl, manager, worker
 from .platform import PlatformUnavailable
 from .workflow import Graph, Status, Workflow
 
@@ -20,6 +20,7 @@ __all__ = [
     "Snooze",
     "Status",
     "Workflow",
+    "approval",
     "crawl",
     "current_job",
     "fan_out",

@@ -19,9 +19,10 @@ from typing import Any, ClassVar, Self, TextIO, TypeVar
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check_cycle, shown
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind
 from crawler_lifecycle.domain.starts import derived_id
+from crawler_lifecycle.features.graphs.domain.checks import check_cycle, shown
+from crawler_lifecycle.features.graphs.domain.kinds import CONTAINING
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec
 
 from .asking import asked, current, use
 from .job import time_of
@@ -42,7 +43,8 @@ class Chancy:
     """
 
     def __init__(self, dsn: str | None = None, *, plugins: abc.Sequence[Any] = (), **_: Any) -> None:
-        self.dsn, self.plugins = dsn, list(plugins)
+        self.dsn = dsn
+        self.plugins = list(plugins)
         self._former: list[Platform | None] = []
 
     async def __aenter__(self) -> Self:
@@ -317,7 +319,8 @@ class Sequence:
     """Steps ``step_0``, ``step_1``, …; each waits for the one before."""
 
     def __init__(self, name: str, jobs: abc.Sequence[Any] | None = None) -> None:
-        self.name, self.jobs = name, list(jobs or [])
+        self.name = name
+        self.jobs = list(jobs or [])
         self.id = derived_id() or new_id()
 
     def add(self, job: Any) -> Self:
@@ -382,7 +385,8 @@ class WorkflowPlugin:
         pruning_rule: Rule | None = None,
         max_pending_workflows: int = 10_000,
     ) -> None:
-        self.polling_interval, self.max_workflows_per_run = polling_interval, max_workflows_per_run
+        self.polling_interval = polling_interval
+        self.max_workflows_per_run = max_workflows_per_run
         self.max_pending_workflows = max_pending_workflows
         self.pruning_rule = Age() > 86_400 if pruning_rule is None else pruning_rule
 
@@ -400,13 +404,15 @@ class WorkflowPlugin:
             platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
             return workflow.id
         if platform.find(states=(), keys=[workflow.id], limit=1):
-            more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
+            more = workflow.spec({job["path"] for job in platform.jobs(workflow.id, None)})
             if more.steps:
                 platform.append(workflow.id, more)
         else:
             platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
         found = _fetched(workflow.id)
-        workflow.state, workflow.created_at, workflow.updated_at = found.state, found.created_at, found.updated_at
+        workflow.state = found.state
+        workflow.created_at = found.created_at
+        workflow.updated_at = found.updated_at
         return workflow.id
 
     @classmethod
@@ -454,10 +460,12 @@ class WorkflowPlugin:
     @staticmethod
     def generate_dot(workflow: Workflow, output: TextIO) -> None:
         """Write a workflow to ``output`` in the DOT language of Graphviz."""
-        name, lines = _escaped(workflow.name), []
+        name = _escaped(workflow.name)
+        lines = []
         for step_id, step in workflow:
             state = step.state.value if step.state else "unstarted"
-            text, colour = _escaped(step_id), _COLOURS.get(state, "lightgray")
+            text = _escaped(step_id)
+            colour = _COLOURS.get(state, "lightgray")
             lines.append(f'"{text}" [label="{text}\\n({state})", fillcolor={colour}];')
         for step_id, step in workflow:
             lines += [f'"{_escaped(dep)}" -> "{_escaped(step_id)}";' for dep in step.dependencies]
@@ -503,21 +511,23 @@ def _workflow(row: Document) -> Workflow:
     Chancy has no sub-graphs, so a sub-graph is a step that depends on the steps in it. They wait for what it waits for.
     """
     found = Workflow(row["name"] or "", id=row["id"], state=_state(row))
-    found.created_at, found.updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
-    rows = {one["path"]: one for one in current().jobs(row["id"], None)}
+    found.created_at = time_of(row["created_at"])
+    found.updated_at = time_of(row["updated_at"])
+    rows = {job["path"]: job for job in current().jobs(row["id"], None)}
     inside: dict[str, list[str]] = {path: [] for path in ("", *rows)}
     for path in rows:
         inside[path.rpartition("/")[0]].append(path)
-    attached = {path: inside[path] for path, one in rows.items() if one["kind"] != StepKind.GRAPH}
+    attached = {path: inside[path] for path, one in rows.items() if one["kind"] not in CONTAINING}
     awaited: dict[str, list[str]] = {"": []}  # step -> what the steps in it wait for
     for path, one in rows.items():
         level, slash, _ = path.rpartition("/")
         named = [level + slash + dep.rpartition("/")[2] for dep in one["deps"]]
-        is_graph = one["kind"] == StepKind.GRAPH
+        is_graph = one["kind"] in CONTAINING
         deps = [dep for name in named if name in rows for dep in (name, *attached.get(name, ()))] or awaited[level]
         awaited[path] = deps if is_graph else [path]
         deps = (is_graph and inside[path]) or deps
-        state, begun = one["state"], bool(one["attempt"])
+        state = one["state"]
+        begun = bool(one["attempt"])
         theirs = _STEP_STATES.get(state, StepState.FAILED if begun else None)
         job_id = f"{row['id']}/{path}" if begun else None
         found.steps[path] = WorkflowStep(NewJob(one["kind"], one["job"]), path, list(deps), theirs, job_id)

@@ -30,11 +30,11 @@ from crawler_lifecycle.domain.errors import (
     NotDelivered,
     NotInThisState,
 )
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.loopback import leads_here
 from crawler_lifecycle.domain.run_data import PIECE, RunFile
 from crawler_lifecycle.domain.values import of_json
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec
 
 from .platform import Document, PlatformUnavailable, with_above
 
@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0
 #: Longest wait for a graph's end in one request; pauses between tries while the gateway is unavailable. Seconds.
-WAIT_S, PAUSES_S = 30.0, (0.5, 1.0, 2.0, 4.0)
+WAIT_S = 30.0
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 #: Most paths in one request. For more paths all steps are requested and filtered here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
@@ -91,7 +92,8 @@ class Gateway:
 
     def _sent(self, key: str, spec: GraphSpec, own: Document, *, start: bool) -> bool:
         """Send a graph as a draft. Return whether it was not there. Raises ``KeyError`` if the draft was removed."""
-        pages, whose = encode_pages(spec), fingerprint(spec)
+        pages = encode_pages(spec)
+        whose = fingerprint(spec)
         body = {"id": key, "fingerprint": whose, "pages": len(pages), "options": asdict(spec.options), **own}
         if self._call("POST", "/v1/graphs", body)["state"] != "draft":
             return False
@@ -112,11 +114,13 @@ class Gateway:
         return list(islice((row for page in pages for row in page["graphs"]), limit))
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
-        pages, wanted = self._about(key, "steps", paths), _wanted(paths)
+        pages = self._about(key, "steps", paths)
+        wanted = _wanted(paths)
         return [one for page in pages for one in page["steps"] if wanted(one["path"])]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
-        pages, wanted = self._about(key, "results", paths), _wanted(paths)
+        pages = self._about(key, "results", paths)
+        wanted = _wanted(paths)
         return {path: of_json(value) for page in pages for path, value in page["results"].items() if wanted(path)}
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
@@ -145,8 +149,8 @@ class Gateway:
         raise InvalidRequest(f"step {path!r}: only the function that runs as this step may graft; append instead")
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
-        return any(one["path"] == path and (one["attempt"], one["state"]) != (attempt, "executing")
-                   for one in self.jobs(key, [path]))  # fmt: skip
+        return any(job["path"] == path and (job["attempt"], job["state"]) != (attempt, "executing")
+                   for job in self.jobs(key, [path]))  # fmt: skip
 
     def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
         found = next(filter(None, (self.jobs(key, [path]) for path in paths)), [])
@@ -238,7 +242,8 @@ class Gateway:
             return found
         if answer.is_success:
             raise PlatformUnavailable(f"{self.url} is not our gateway; check LIFECYCLE_GATEWAY__URL")
-        problem, status = found if isinstance(found, dict) else {}, answer.status_code
+        problem = found if isinstance(found, dict) else {}
+        status = answer.status_code
         what = f"{answer.request.method} {answer.request.url.path}: HTTP {status}"
         text = str(problem.get("detail") or problem.get("title") or what)
         if status == 404:

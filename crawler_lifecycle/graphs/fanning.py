@@ -7,7 +7,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.spec import STEPS_MAX
+from crawler_lifecycle.features.graphs.domain.spec import STEPS_MAX
 
 from .workflow import Workflow
 
@@ -39,10 +39,12 @@ def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Call
         if not callable(key) and (not isinstance(item, Mapping) or key not in item):
             raise refusal(f"item {number}", item, f"it has no field {key!r:.100}; name a field that each item has")
         value = key(item) if callable(key) else item[key]
-        where, whole = f"key of item {number}", str(value).strip()
+        where = f"key of item {number}"
+        whole = str(value).strip()
         if isinstance(value, bool) or not isinstance(value, str | int | float) or not whole:
             raise refusal(where, value, "give a text or a number that can name its step")
-        name, what = found.name_of(whole, where), step(item)
+        name = found.name_of(whole, where)
+        what = step(item)
         job, args = what if isinstance(what, tuple) else (what, None)
         found.add(name, job, args=args)
     return found

@@ -14,11 +14,11 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import as_text
 from crawler_lifecycle.domain.crawlers.importable import importable_name
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.spec import StepKind
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest
 from crawler_lifecycle.domain.unknown import advise
 from crawler_lifecycle.domain.values import to_json
+from crawler_lifecycle.features.graphs.domain.spec import StepKind
 
 #: Options of a step that can also be given with its job.
 JOB_OPTIONS = ("timeout_s", "max_attempts", "backoff_s", "priority", "not_before", "queue", "resources")
@@ -104,6 +104,22 @@ def manager(
     return NewJob(StepKind.MANAGER, job)
 
 
+def approval(*, timeout: float | None = None) -> NewJob:
+    """Return a job that waits until somebody says yes or no: ``crawlctl graph approve``.
+
+    ``timeout``: seconds after which the step is discarded without a decision; by default it waits without limit. Its
+    result has ``approved``, ``by``, ``at`` and ``note``. After a no the step is discarded.
+
+    >>> from crawler_lifecycle.graphs import Workflow, approval, crawl
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> workflow = Workflow().add("review", approval(timeout=86_400)).add("publish", crawl("feed"), "review")
+    >>> with in_memory(approvals={"review": True}):
+    ...     print(workflow.start().wait().state)
+    completed
+    """
+    return NewJob(StepKind.APPROVAL, {} if timeout is None else {"timeout_s": timeout})
+
+
 def function(called: Callable[..., Any], style: str, args: Mapping[str, Any] | None = None, **more: Any) -> NewJob:
     """Return a job that calls a function of a module.
 
@@ -153,7 +169,8 @@ def worker(**options: Any) -> Callable[[C], C]:
         if not callable(getattr(cls, "process", None)):
             raise InvalidRequest(f"{cls.__name__}: the class has no method process(self, job); add one")
         made: Any = cls
-        made.new, made.worker_options = classmethod(_new), options
+        made.new = classmethod(_new)
+        made.worker_options = options
         return cls
 
     return decorated
@@ -179,7 +196,7 @@ def job_of(thing: Any, args: Mapping[str, Any] | None = None, style: str = "plai
     elif callable(thing) and not isinstance(thing, type):
         return function(thing, style, args)
     else:
-        cure = "give a function, a worker's .new(…), crawl(…), manager(…) or a Workflow"
+        cure = "give a function, a worker's .new(…), crawl(…), manager(…), approval(…) or a Workflow"
         raise InvalidRequest(f"job: {thing!r:.100} cannot be the job of a step; {cure}")
     if args:
         raise InvalidRequest("args: only a function takes them; leave them out, this job has its own arguments")

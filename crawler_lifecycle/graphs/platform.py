@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.run_data import DataSource
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec
 
 Document = dict[str, Any]
 
@@ -24,7 +24,6 @@ class Platform(DataSource, Protocol):
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         """Start a graph, and return whether it is new. Raises ``DuplicateRequest`` if another graph has this id."""
-        ...
 
     def status(self, key: str) -> Document | None:
         """Return the status of a graph; ``None`` if it is unknown.
@@ -32,7 +31,6 @@ class Platform(DataSource, Protocol):
         The fields are ``name``, ``state``, ``total``, ``counts``, ``started_at``, ``stopped_at`` and ``subs``: the name
         of a sub-graph -> its status.
         """
-        ...
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
         """Return graphs, newest first; empty ``states`` or ``keys`` mean all.
@@ -40,59 +38,48 @@ class Platform(DataSource, Protocol):
         The fields are ``id``, ``name``, ``state``, ``counts``, and the times ``created_at``, ``updated_at``,
         ``started_at``, ``ended_at``.
         """
-        ...
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         """Return steps in their order, sub-graphs too, in the form that ``graphs.job.Job.of`` reads.
 
         Times are ISO 8601.
         """
-        ...
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         """Return what steps give to their dependents (``domain.graph.rows.Given``), by path and in their order."""
-        ...
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
         """Return the context of cascades in the sub-graph with this path; ``""`` means the whole graph.
 
         Return ``None`` if no context was set.
         """
-        ...
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
         """Cancel steps, and return how many of them had not ended."""
-        ...
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
         """Start steps again, and return how many."""
-        ...
 
     def append(self, key: str, spec: GraphSpec) -> int:
         """Add steps to a graph, even to an ended one, and return how many."""
-        ...
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         """Attach steps below a graft that is executing this attempt."""
-        ...
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
         """Return whether this attempt of an executing step must end."""
-        ...
 
     def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
         """Return the crawl, or the crawls of the sub-graph, at the first of these paths that exists.
 
         The fields are ``path``, ``run_id`` (``None`` before a run was begun), ``state`` and ``outcome``.
         """
-        ...
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
         """Wait until the graph has ended, and return its status.
 
         Raises ``KeyError`` for an unknown graph, and ``TimeoutError`` after ``timeout_s`` seconds.
         """
-        ...
 
 
 class PlatformUnavailable(ConnectionError):

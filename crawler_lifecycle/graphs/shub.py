@@ -23,7 +23,8 @@ from .workflow import AnyOrder, Workflow, new_id
 #: The package and the version whose names are here.
 FOLLOWS = "shub-workflow 1.14.44.3"
 #: Exit codes of ``run``; they are the same in ``crawlctl``.
-_FAILED, _STOPPED = 5, 6
+_FAILED = 5
+_STOPPED = 6
 
 
 class BaseTask:
@@ -42,7 +43,10 @@ class BaseTask:
             raise refusal(f"task {task_id!r}: {name}", unknown[name], _INSTEAD.get(name, "no parameter has this name"))
         if not task_id or task_id == "retry" or "." in task_id:
             raise refusal("task_id", task_id, 'give a text without a dot, and not "retry"')
-        self.task_id, self.tags, self.units, self.retries = task_id, list(tags or ()), units, retries
+        self.task_id = task_id
+        self.tags = list(tags or ())
+        self.units = units
+        self.retries = retries
         self.next_tasks: list[BaseTask] = []
         self.waits_for: list[BaseTask] = []
         self.required_resources: list[Mapping[str, Any]] = []
@@ -84,7 +88,8 @@ class Task(BaseTask):
         super().__init__(task_id, **options)
         if "{{" in command or "{%" in command:
             raise refusal(f"task {task_id!r}: command", command, "templates are not supported; give the final lines")
-        self.command, self.init_args = command, [str(word) for word in init_args]
+        self.command = command
+        self.init_args = [str(word) for word in init_args]
 
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
         lines = [shlex.split(line) for line in self.command.splitlines() if line.strip()]
@@ -113,7 +118,9 @@ class SpiderTask(BaseTask):
 
     def __init__(self, task_id: str, spider: str, job_settings: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(task_id, **{name: more.pop(name) for name in self._OPTIONS if name in more})
-        self.spider, self.job_settings, self.spider_args = spider, job_settings or {}, more
+        self.spider = spider
+        self.job_settings = job_settings or {}
+        self.spider_args = more
 
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
         settings = {"settings": {name: str(value) for name, value in self.job_settings.items()}}
@@ -188,17 +195,18 @@ class GraphManager:
 
     def _reached(self) -> tuple[dict[str, BaseTask], dict[str, list[str]]]:
         """Return the tasks to run by id, and for each next task the ids of the tasks before it."""
-        known, before = dict[str, BaseTask](), dict[str, list[str]]()
+        known = dict[str, BaseTask]()
+        before = dict[str, list[str]]()
         roots = list(self.configure_workflow())
         everything = list(roots)
         for task in everything:  # the loop appends to the list
             there = known.setdefault(task.task_id, task)
             if there is not task:
                 raise InvalidRequest(f"task_id: two tasks have the id {task.task_id!r}; give one of them another id")
-            for one in dict.fromkeys(task.next_tasks):
-                if task.task_id not in before.setdefault(one.task_id, []):
-                    before[one.task_id].append(task.task_id)
-                    everything.append(one)
+            for fromkey in dict.fromkeys(task.next_tasks):
+                if task.task_id not in before.setdefault(fromkey.task_id, []):
+                    before[fromkey.task_id].append(task.task_id)
+                    everything.append(fromkey)
         for name in (*self.args.starting_job, *self.args.skip_job):
             if name not in known:
                 self.parser().error(f"there is no task {name!r}; name one of {', '.join(sorted(known))}")
@@ -219,7 +227,9 @@ class GraphManager:
 
     def _add(self, found: Workflow, task: BaseTask, deps: list[str], tags: list[str]) -> None:
         jobs = task.jobs(tags)
-        needs = [{name: Fraction(str(n)) / len(jobs) for name, n in one.items()} for one in task.required_resources]
+        needs = [
+            {name: Fraction(str(n)) / len(jobs) for name, n in resource.items()} for resource in task.required_resources
+        ]
         tries = 1 if self.args.only_starting_jobs else task.retries + 1
         jobs = [job.having(max_attempts=tries, **({"resources": needs} if needs else {})) for job in jobs]
         if len(jobs) == 1:

@@ -4,7 +4,8 @@
         workflow = build().start()
         assert workflow.wait().state == "discarded"
 
-Crawls and managers are not started: they end at once as ``crawls`` says. A graph executes only during ``wait``.
+Crawls and managers are not started: they end at once as ``crawls`` says. Approvals are decided as ``approvals`` says.
+A graph executes only during ``wait``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
-from crawler_lifecycle.domain.graph.checks import shown
-from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
-from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_failure
-from crawler_lifecycle.domain.graph.pages import fingerprint
-from crawler_lifecycle.domain.graph.rows import Given, status_document
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.run_data import HeldFiles
 from crawler_lifecycle.domain.values import decode, encode, of_json
+from crawler_lifecycle.features.graphs.domain.checks import shown
+from crawler_lifecycle.features.graphs.domain.commands import ApproveStep, CancelSteps, RetrySteps
+from crawler_lifecycle.features.graphs.domain.engine import Graph, Step, StepEnd, after_failure
+from crawler_lifecycle.features.graphs.domain.kinds import CONTAINING, STEP_RULES
+from crawler_lifecycle.features.graphs.domain.pages import fingerprint
+from crawler_lifecycle.features.graphs.domain.rows import Given, status_document
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepSpec, StepState
 
 from .asking import use
 from .calling import Meant, NotCallable, execute
@@ -39,6 +41,8 @@ _GOOD = "finished"
 #: An end is an outcome, or a dictionary with ``outcome``, ``pages``, ``items``, ``errors``, ``archive``, ``files``.
 #: A list has one end for each try. ``items`` is a number or a list of items. ``files``: name -> bytes.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
+#: Path of an approval -> yes or no; or a dictionary with ``approved`` and ``note``. Others wait until their timeout.
+Decisions = Mapping[str, bool | Mapping[str, Any]]
 
 
 @dataclass
@@ -75,9 +79,13 @@ class _Graph:
     """One graph: its engine and its rows."""
 
     def __init__(self, key: str, spec: GraphSpec, name: str | None, at: datetime) -> None:
-        self.key, self.name, self.context, self.at = key, name, spec.context, at
+        self.key = key
+        self.name = name
+        self.context = spec.context
+        self.at = at
         self.fingerprint = fingerprint(spec)
         self.engine = Graph.of(spec)
+        self.engine.key = key
         self.rows: list[_Row] = []
         self.take_added()
 
@@ -105,14 +113,18 @@ class _Graph:
 
 
 class Memory(HeldFiles):
-    """``Platform`` in memory. ``crawls`` says how crawls and managers end (``Ends``), by default as ``finished``."""
+    """``Platform`` in memory. ``crawls`` says how crawls and managers end (``Ends``), by default as ``finished``.
 
-    def __init__(self, crawls: Ends | None = None) -> None:
+    ``approvals`` says how approvals are decided (``Decisions``).
+    """
+
+    def __init__(self, crawls: Ends | None = None, approvals: Decisions | None = None) -> None:
         super().__init__()
         self.now = BEGINNING
         self.calls: list[str] = []
         """Paths of steps in the order of their execution."""
         self._crawls: Ends = crawls or {}
+        self._approvals: Decisions = approvals or {}
         self._graphs: dict[str, _Graph] = {}
         self._begun = 0
         """Number of simulated runs so far."""
@@ -192,7 +204,7 @@ class Memory(HeldFiles):
         known = {row.path for row in graph.rows}
         rows = graph.inside([path for path in paths if path in known][:1])
         facts = ("path", "run_id", "state", "outcome")
-        return [{name: getattr(row, name) for name in facts} for row in rows if row.kind is StepKind.CRAWL]
+        return [{name: getattr(row, name) for name in facts} for row in rows if STEP_RULES[row.kind].brings_items]
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
         graph = self._known(key)
@@ -200,7 +212,7 @@ class Memory(HeldFiles):
         while self.turn(key, until):
             pass
         if graph.state() == "executing":
-            waiting = [row.path for row in graph.rows if not (row.state.final or row.kind is StepKind.GRAPH)]
+            waiting = [row.path for row in graph.rows if row.kind not in CONTAINING and not row.state.final]
             raise TimeoutError(f"graph {key!r} has not ended; these steps wait: {', '.join(waiting[:20])}")
         return status_document(graph.name, graph.rows)
 
@@ -228,15 +240,28 @@ class Memory(HeldFiles):
             graph.engine.released([batch.number])
         for number in picked.begin:
             self._end(graph, graph.rows[number], self._run(graph.rows[number]))
-        if picked.batches or picked.begin:
+        if self._decided(graph) or picked.batches or picked.begin:
             return True
         if picked.again_at is None or (until is not None and picked.again_at > until):
             return False
         self.now = picked.again_at
         return True
 
+    def _decided(self, graph: _Graph) -> bool:
+        """Decide the approvals that wait, and return whether there were any."""
+        rows = [row for row in graph.rows if row.path in self._approvals and row.state is StepState.EXECUTING]
+        for row in rows:
+            self._began(row)
+            said = self._approvals[row.path]
+            fields: Mapping[str, Any] = {"approved": said} if isinstance(said, bool) else said
+            ApproveStep(requested_by="a test", step=row.path, at=self.now, **fields).apply(graph.engine)
+            row.result = encode(dict(graph.engine.records.pop(row.number)))
+            row.ended_at = self.now
+        return bool(rows)
+
     def _execute(self, graph: _Graph, row: _Row) -> StepEnd:
-        step, job = row.step, Job.of(graph.key, _document(row))
+        step = row.step
+        job = Job.of(graph.key, _document(row))
         self._began(row)
         try:
             found = execute(row.job["call"], row.job, job, lambda: self._given(graph, row), graft=step.graft)
@@ -262,7 +287,8 @@ class Memory(HeldFiles):
         return StepEnd(step.number, step.attempt, StepState.COMPLETED)
 
     def _failed(self, row: _Row, error: str, *, outcome: str | None = None, for_good: bool = False) -> StepEnd:
-        step, tries = row.step, row.spec.max_attempts if for_good else row.step.tries
+        step = row.step
+        tries = row.spec.max_attempts if for_good else row.step.tries
         row.errors.append({"attempt": step.attempt, "at": self.now.isoformat(), "error": error})
         state, again = after_failure(tries, row.spec.max_attempts, row.spec.backoff_s, self.now)
         if state is StepState.DISCARDED:
@@ -272,17 +298,19 @@ class Memory(HeldFiles):
     def _run(self, row: _Row) -> StepEnd:
         self._began(row)
         self._begun += 1
-        step, what = row.step, row.job.get("crawler") or row.job["plan"]
+        step = row.step
+        what = row.job.get("crawler") or row.job["plan"]
         found = self._crawls(row.job) if callable(self._crawls) else self._crawls.get(what, _GOOD)
         if isinstance(found, list):
             found = found[min(step.tries, len(found)) - 1]
         end: dict[str, Any] = {"outcome": found} if isinstance(found, str) else dict(found)
-        good, step.run_id = end["outcome"] == _GOOD, self._begun
+        good = end["outcome"] == _GOOD
+        step.run_id = self._begun
         items = end.get("items")
         self.leave(self._begun, items if isinstance(items, list) else None, end.pop("files", None))
         if isinstance(items, list):
             end["items"] = len(items)
-        if row.kind is StepKind.CRAWL:
+        if STEP_RULES[row.kind].brings_items:
             counters = {"pages": 0, "items": 0, "errors": 0, "archive": None}
             run = {"run_id": self._begun, "status": "COMPLETED" if good else "FAILED"}
             row.result = encode({**run, **counters, **end})
@@ -301,7 +329,8 @@ class Memory(HeldFiles):
     def _given(self, graph: _Graph, row: _Row) -> dict[str, Any]:
         """Return the context of a cascade: values of ``add_context``, and results of its dependencies by name."""
         level = row.path.rpartition("/")[0]
-        context, deps = self.context(graph.key, level) or {}, row.spec.deps
+        context = self.context(graph.key, level) or {}
+        deps = row.spec.deps
         if level and row.job.get("style") == "item":  # an item gets the results for the group that it belongs to
             level, deps = level.rpartition("/")[0], graph.row(level).spec.deps
         prefix = f"{level}/" if level else ""
@@ -310,9 +339,9 @@ class Memory(HeldFiles):
 
 
 @contextmanager
-def in_memory(crawls: Ends | None = None) -> Iterator[Memory]:
+def in_memory(crawls: Ends | None = None, approvals: Decisions | None = None) -> Iterator[Memory]:
     """Make every handle use a new ``Memory`` inside of the ``with`` block."""
-    memory = Memory(crawls)
+    memory = Memory(crawls, approvals)
     former = use(memory)
     try:
         yield memory

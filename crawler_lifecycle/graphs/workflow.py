@@ -18,11 +18,19 @@ from typing import Any, ClassVar, Self
 
 from crawler_lifecycle.domain.bounds import refusal, travels
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph import render
-from crawler_lifecycle.domain.graph.checks import check, check_name, shown
-from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, NAME_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.starts import derived_id
 from crawler_lifecycle.domain.values import NoValue, to_json
+from crawler_lifecycle.features.graphs.domain import render
+from crawler_lifecycle.features.graphs.domain.checks import check, check_name, shown
+from crawler_lifecycle.features.graphs.domain.kinds import CONTAINING, STEP_RULES
+from crawler_lifecycle.features.graphs.domain.spec import (
+    DEPTH_MAX,
+    NAME_MAX,
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+)
 
 from .asking import asked, current
 from .job import Job, time_of
@@ -134,7 +142,8 @@ class Workflow:
         self._anonymous = id is None
         check_name(self.id, "id")
         self.name = name
-        self.ignore_cancelled, self.ignore_discarded = ignore_cancelled, ignore_discarded
+        self.ignore_cancelled = ignore_cancelled
+        self.ignore_discarded = ignore_discarded
         self.tags = list(tags)
         amounts = {one: amount(one, value) for one, value in (pools or {}).items()}
         self._options = GraphOptions(check_deps, fail_fast, max_parallel, amounts)
@@ -232,12 +241,13 @@ class Workflow:
     ) -> Self:
         with _at(name):
             job = job_of(what, args)
-        defaults = self._defaults if job.kind is StepKind.FUNCTION else {}
+        defaults = self._defaults if STEP_RULES[job.kind].called else {}
         return self._put(name, job, deps, {**defaults, **job.options, **options}, graft=graft)
 
     def _group(self, name: str, jobs: Iterable[tuple[Any, Any]], deps: Names, options: dict[str, Any]) -> Self:
         sub = type(self)()
-        sub.ignore_cancelled, sub.ignore_discarded = self.ignore_cancelled, self.ignore_discarded
+        sub.ignore_cancelled = self.ignore_cancelled
+        sub.ignore_discarded = self.ignore_discarded
         for key, job in jobs:
             sub._add(sub.name_of(str(key), f"step {shown(name)}: key"), job, None, {})
         return self._put(name, NewJob(StepKind.GRAPH, {"fan_out": True}), deps, options, sub)
@@ -265,7 +275,8 @@ class Workflow:
         graft: bool = False,
     ) -> Self:
         with _at(name):
-            replace, named = options.pop("replace", False), _names(deps, options.pop("dependencies", None))
+            replace = options.pop("replace", False)
+            named = _names(deps, options.pop("dependencies", None))
             if name in self._steps and not replace:
                 raise InvalidRequest("a step with this name exists; choose another name, or give replace=True")
             if name in named:
@@ -312,7 +323,8 @@ class Workflow:
                 f"step {shown(above[:-1])}: graphs may be {DEPTH_MAX} levels deep; does the graph contain itself?"
             )
         for name, step in self._steps.items():
-            spec, sub = step.spec, step.sub
+            spec = step.spec
+            sub = step.sub
             if sub is not None and sub._context is not None:
                 spec = replace(spec, job={**spec.job, "context": sub._context})
             yield replace(spec, path=above + name)
@@ -347,11 +359,11 @@ class Workflow:
     @asked
     def _drawn_as_sent(self, draw: Callable[[Sequence[StepSpec]], object]) -> object:
         steps = []
-        for one in current().jobs(self.id, self._chosen()):
-            if one["path"] != self._level:
-                path = one["path"].removeprefix(self._path(""))
-                deps = tuple(dep.rpartition("/")[2] for dep in one["deps"])
-                steps.append(StepSpec(path, StepKind(one["kind"]), one["job"], deps))
+        for job in current().jobs(self.id, self._chosen()):
+            if job["path"] != self._level:
+                path = job["path"].removeprefix(self._path(""))
+                deps = tuple(dep.rpartition("/")[2] for dep in job["deps"])
+                steps.append(StepSpec(path, StepKind(job["kind"]), job["job"], deps))
         return draw(steps)
 
     # --- asking ----------------------------------------------------------------------------------------------------
@@ -504,10 +516,10 @@ class Workflow:
     def _jobs(self, paths: list[str] | None) -> list[Job]:
         if paths is not None and not paths:
             return []
-        return [Job.of(self.id, one) for one in current().jobs(self.id, paths) if one["kind"] != StepKind.GRAPH]
+        return [Job.of(self.id, job) for job in current().jobs(self.id, paths) if job["kind"] not in CONTAINING]
 
     def _job(self, path: str) -> Job | None:
-        return next((one for one in self._jobs([path]) if one.path == path), None)
+        return next((job for job in self._jobs([path]) if job.path == path), None)
 
 
 class AnyOrder(Workflow):
@@ -554,7 +566,7 @@ def _graph(steps: Iterable[StepSpec]) -> Graph:
         level, _, name = step.path.rpartition("/")
         vertices[level][name] = render.label(step)
         edges[level] += ((dep, name) for dep in step.deps)
-        if step.kind is StepKind.GRAPH:
+        if step.kind in CONTAINING:
             vertices[step.path] = {}
     for path in filter(None, vertices):
         level, _, name = path.rpartition("/")
@@ -563,8 +575,12 @@ def _graph(steps: Iterable[StepSpec]) -> Graph:
 
 
 def _status(key: str, found: Document) -> Status:
-    started, stopped = time_of(found.get("started_at")), time_of(found.get("stopped_at"))
+    started = time_of(found.get("started_at"))
+    stopped = time_of(found.get("stopped_at"))
     subs = {name: _status(key, one) for name, one in found.get("subs", {}).items()}
     took = stopped - started if started and stopped else None
-    name, state, total, counts = found.get("name"), found["state"], found["total"], found["counts"]
+    name = found.get("name")
+    state = found["state"]
+    total = found["total"]
+    counts = found["counts"]
     return Status(key, name, state, total, counts, took, started, stopped, subs)

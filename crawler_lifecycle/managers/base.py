@@ -18,8 +18,8 @@ from uuid import uuid4
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.jobs import JobDefaults, check_tag, child_tags, merged
-from crawler_lifecycle.domain.managers.manager import (
+from crawler_lifecycle.features.managers.domain.jobs import JobDefaults, check_tag, child_tags, merged
+from crawler_lifecycle.features.managers.domain.manager import (
     CYCLE_S,
     FLOW_ID_MAX,
     NAME_MAX,
@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.managers.manager import (
     Waiting,
     run_request_id,
 )
-from crawler_lifecycle.domain.managers.window import Rules
+from crawler_lifecycle.features.managers.domain.window import Rules
 
 from .cycle import BUILDING, TURN, Cycle, Turn
 from .options import OptionParser, parse, start_from_here
@@ -264,7 +264,8 @@ class BaseScript:
 
         A new job waits if no slot is free. Return ``None`` for a job that is known already.
         """
-        window, turn = self._cycle.window, TURN.get()
+        window = self._cycle.window
+        turn = TURN.get()
         if turn is not None and turn.key is not None:
             turn = None
         waiting = self._direct(job) if turn is None else turn.waiting
@@ -417,7 +418,8 @@ class BaseLoopScript(BaseScript):
 
     def _leave_ends(self) -> None:
         """Free the slots of ended jobs, for a class without hooks."""
-        cycle, failed = self._cycle, getattr(self, "failed_outcomes", ())
+        cycle = self._cycle
+        failed = getattr(self, "failed_outcomes", ())
         for ended in cycle.ends.values():
             cycle.window.ended(ended)
             cycle.hooked.append(Hooked(ended.live.item_id, ended.attempt, ended.bad or ended.outcome in failed))

@@ -32,7 +32,8 @@ class RunEach(GeneratorCrawlManager):
         args = super().parse_args()
         if not 0 <= args.retry_delay <= 30 * 86_400:
             self.argparser.error(f"--retry-delay: {args.retry_delay!r} is not allowed; give seconds, at most 30 days")
-        self.MAX_RETRIES, self.retry_delay = args.retries, args.retry_delay
+        self.MAX_RETRIES = args.retries
+        self.retry_delay = args.retry_delay
         return args
 
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:

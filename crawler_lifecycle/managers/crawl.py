@@ -9,8 +9,9 @@ from copy import deepcopy
 from typing import Any, cast
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotYetDelivered
-from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, override_of, params_of
-from crawler_lifecycle.domain.managers.manager import (
+from crawler_lifecycle.domain.starts import once
+from crawler_lifecycle.features.managers.domain.jobs import JobDefaults, merged, override_of, params_of
+from crawler_lifecycle.features.managers.domain.manager import (
     CYCLE_S,
     Ended,
     Hooked,
@@ -20,7 +21,6 @@ from crawler_lifecycle.domain.managers.manager import (
     Waiting,
     run_request_id,
 )
-from crawler_lifecycle.domain.starts import once
 
 from .cycle import HOOKS_S
 from .manager import WorkFlowManager
@@ -143,24 +143,27 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         for the next cycle.
         """
         outcomes: dict[JobKey, Outcome] = {}
-        cycle, passed, hooks = self._cycle, set[JobKey](), any(map(self._overrides, _HOOKS))
+        cycle = self._cycle
+        passed = set[JobKey]()
+        hooks = any(map(self._overrides, _HOOKS))
         alone = hooks and (self._reads_outcomes or self._overrides("workflow_loop"))
-        live_s, ends_s = cycle.took_s + HOOKS_S / 2, min(cycle.took_s + (0 if alone else HOOKS_S), CYCLE_S)
+        live_s = cycle.took_s + HOOKS_S / 2
+        ends_s = min(cycle.took_s + (0 if alone else HOOKS_S), CYCLE_S)
         jobs: list[Ended | Live] = list(cycle.ends.values())
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
         # Jobs whose hooks failed or wait for files come last, so that they do not delay others.
         jobs.sort(key=lambda one: (one.live.key in self._fileless, one.tries) if isinstance(one, Ended) else (False, 0))
-        for one in jobs:
-            if isinstance(one, Live):
+        for job in jobs:
+            if isinstance(job, Live):
                 if cycle.took_s >= live_s:
-                    passed.add(one.key)
-                elif not self._passed or one.key in self._passed:
-                    self._still_running(one)
+                    passed.add(job.key)
+                elif not self._passed or job.key in self._passed:
+                    self._still_running(job)
             elif cycle.took_s < ends_s or not (cycle.hooked or cycle.failed):
-                if self._handle(one):
-                    outcomes[one.live.key] = one.outcome
+                if self._handle(job):
+                    outcomes[job.live.key] = job.outcome
                 if hooks and not alone:
                     cycle.report()
         self._passed = passed
@@ -186,7 +189,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
     def _handle(self, ended: Ended) -> bool:
         """Call the hooks of one end (S-33), once for each attempt of its run; return whether they succeeded."""
-        cycle, live = self._cycle, ended.live
+        cycle = self._cycle
+        live = ended.live
         bad = ended.bad or ended.outcome in self.failed_outcomes
         cycle.handled[live.key] = cycle.ends.pop(live.key)
         if ended.given_up:
@@ -201,7 +205,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                     check_state(self.state)
                     self.aggregate_spider_stats({"spider": live.job.spider, **ended.metadata})
             except (Exception, SystemExit) as error:
-                said, later = f"hooks of {named_job(live.job)}: {where(error)}", isinstance(error, NotYetDelivered)
+                said = f"hooks of {named_job(live.job)}: {where(error)}"
+                later = isinstance(error, NotYetDelivered)
                 cycle.failed.append(HookFailed(live.item_id, ended.attempt, said, later))
                 self._fileless |= {live.key} if later else set()
                 cycle.note(said)
@@ -283,7 +288,8 @@ class PeriodicCrawlManager(CrawlManager):
     def workflow_loop(self) -> Any:
         """Call the hooks, and schedule the job if no job is live and ``loop_mode`` seconds have passed (S-40)."""
         self.check_running_jobs()
-        window, facts = self._cycle.window, self._cycle.facts
+        window = self._cycle.window
+        facts = self._cycle.facts
         if not window.live and not window.waiting:
             due = 0.0 if facts.last_pick is None else facts.last_pick + self.args.loop_mode
             if facts.now >= due:

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from crawler_lifecycle.domain.managers.manager import Ended, Facts, Hooked, HookFailed, Waiting
-from crawler_lifecycle.domain.managers.window import Window
+from crawler_lifecycle.features.managers.domain.manager import Ended, Facts, Hooked, HookFailed, Waiting
+from crawler_lifecycle.features.managers.domain.window import Window
 
 from .platform import Platform
 from .types import JobDict
 
-_ERROR_MAX, _ERRORS_SHOWN = 1000, 3
+_ERROR_MAX = 1000
+_ERRORS_SHOWN = 3
 #: Seconds of a cycle in which new hooks of ends may begin. The limit lets their results be recorded soon, and lets the
 #: cycle fill free slots.
 HOOKS_S = 5.0

@@ -11,9 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, params_of_yield
-from crawler_lifecycle.domain.managers.manager import CHOICES, PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
 from crawler_lifecycle.domain.starts import once
+from crawler_lifecycle.features.managers.domain.jobs import JobDefaults, merged, params_of_yield
+from crawler_lifecycle.features.managers.domain.manager import (
+    CHOICES,
+    PAGE_BYTES,
+    PAGE_ITEMS,
+    Decision,
+    Facts,
+    Page,
+    SourceItem,
+)
 
 from .base import BaseLoopScript, BaseScript, option_parser
 from .crawl import CrawlManager
@@ -30,7 +38,8 @@ if TYPE_CHECKING:
 
 #: Most seconds for reading one page of the source. ``PAGE_S`` is short because hooks wait for the page. ``ONLY_PAGE_S``
 #: is for a manager without loop_mode: it has one cycle, no hook waits, and items that are not read then are lost.
-PAGE_S, ONLY_PAGE_S = 1.0, 30.0
+PAGE_S = 1.0
+ONLY_PAGE_S = 30.0
 #: Most characters of the sentence that says why a manager waits; the error of a source may be longer.
 _WAITING_MAX = 1000
 #: The outcome of a manager whose own class made it fail.
@@ -44,7 +53,8 @@ class Driver:
         if not issubclass(cls, BaseLoopScript):
             raise ClassError(f"{cls.__name__}: the class has no cycles; derive it from a manager or BaseLoopScript")
         _check_class(cls)
-        self._platform, self._clock = platform, clock
+        self._platform = platform
+        self._clock = clock
         self._loop: Runner | None = None
         with building(platform):
             self.script = self._user("__init__", cls)
@@ -90,12 +100,14 @@ class Driver:
         if not isinstance(script, GeneratorCrawlManager):
             return Page(position=after, exhausted=True)
         self._platform.entering("set_parameters_gen")
-        until, size = self._clock() + (PAGE_S if script.args.loop_mode else ONLY_PAGE_S), 0
+        until = self._clock() + (PAGE_S if script.args.loop_mode else ONLY_PAGE_S)
+        size = 0
         items: list[SourceItem] = []
         try:
             defaults = script._defaults()
             if self._source is None or after < self._read:
-                self._source, self._read = _source_of(script), 0
+                self._source = _source_of(script)
+                self._read = 0
             while len(items) < PAGE_ITEMS and size < PAGE_BYTES and self._clock() < until:
                 try:
                     given = next(self._source)
@@ -160,7 +172,8 @@ class Driver:
         After the last cycle the decision contains that cycle too. After a stop the close reason is ``reason``, unless
         the class has set one.
         """
-        script, last = self.script, self._last
+        script = self.script
+        last = self._last
         if last is None:
             facts = script._cycle.facts
             facts = Facts(facts.manager_id, facts.attempt, self._platform.now(), facts.next_seq, paused=True)
@@ -210,7 +223,8 @@ class Driver:
 
     def _done(self) -> Decision:
         """Return the decisions so far."""
-        script, cycle = self.script, self.script._cycle
+        script = self.script
+        cycle = self.script._cycle
         state = json.dumps(script.state, sort_keys=True)
         return Decision(
             hooked=cycle.hooked,
@@ -224,8 +238,10 @@ class Driver:
         )
 
     def _decided(self, *, over: bool, error: str | None = None) -> Decision:
-        script, cycle = self.script, self.script._cycle
-        window, cap = cycle.window, self._user("max_running_jobs", script._cap)
+        script = self.script
+        cycle = self.script._cycle
+        window = cycle.window
+        cap = self._user("max_running_jobs", script._cap)
         self._user("close_reason", script.set_close_reason, script.close_reason)
         wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap), 0.0 if cycle.ends else None)
         again_s = min(wish for wish in wishes if wish is not None)

@@ -9,10 +9,17 @@ from inspect import isawaitable
 from typing import Any, cast
 
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.managers.jobs import jobseq_of, merged, override_of, params_of, retry_delay, retry_params
-from crawler_lifecycle.domain.managers.manager import CYCLE_PICKS, CYCLE_S, Added, Job, JobState
-from crawler_lifecycle.domain.managers.manager import jobseq as jobseq_tag
-from crawler_lifecycle.domain.managers.window import Later, Rules
+from crawler_lifecycle.features.managers.domain.jobs import (
+    jobseq_of,
+    merged,
+    override_of,
+    params_of,
+    retry_delay,
+    retry_params,
+)
+from crawler_lifecycle.features.managers.domain.manager import CYCLE_PICKS, CYCLE_S, Added, Job, JobState
+from crawler_lifecycle.features.managers.domain.manager import jobseq as jobseq_tag
+from crawler_lifecycle.features.managers.domain.window import Later, Rules
 
 from .crawl import CrawlManager, named_job
 from .cycle import TURN, Turn
@@ -150,7 +157,8 @@ class GeneratorCrawlManager(CrawlManager):
         return jobs
 
     def _rules(self) -> Rules:
-        has_key, has_predicate = self._overrides("cap_key"), self._overrides("can_schedule_job_with_params")
+        has_key = self._overrides("cap_key")
+        has_predicate = self._overrides("can_schedule_job_with_params")
         return Rules(
             self._cap(),
             may_start=self._may_start if has_predicate else lambda job: True,

@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any, BinaryIO, Unpack
 
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES
 from crawler_lifecycle.domain.run_data import Items, RunFile, Which, open_file
+from crawler_lifecycle.features.managers.domain.manager import FAILED_OUTCOMES
 
 from .base import BaseLoopScript
 from .cycle import Cycle
@@ -103,7 +103,7 @@ class WorkFlowManager(BaseLoopScript):
     def get_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
         """Return jobs of this manager's flow and name.
 
-        ``state`` is required: a list of pending, running, finished. ``project_id``: only jobs of this project.
+        ``state`` is required: one or a list of pending, running, finished. ``project_id``: only jobs of this project.
         ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags. ``count``: at most
         this many jobs. ``meta`` is accepted and ignored: every job has all metadata.
         """
@@ -112,8 +112,10 @@ class WorkFlowManager(BaseLoopScript):
         if "has_tag" in kwargs:
             raise ValueError("get_owned_jobs: has_tag is not allowed; leave it out, jobs are found by flow and name")
         states = kwargs.pop("state", None)
-        if isinstance(states, str) or not states or any(state not in _STATES for state in states):
-            raise refusal("state", states, f"give a list of {', '.join(_STATES)}")
+        if isinstance(states, str):
+            states = [states]
+        if not states or any(state not in _STATES for state in states):
+            raise refusal("state", states, f"give some of {', '.join(_STATES)}")
         unknown = set(kwargs) - {"meta", "spider", "lacks_tag", "count"}
         if unknown:
             raise refusal("filter", ", ".join(sorted(unknown)), "use state, spider, lacks_tag and count")
@@ -176,7 +178,8 @@ class WorkFlowManager(BaseLoopScript):
             if key in self._cycle.coming:
                 raise ValueError(f"wait_for: {key} starts only after this cycle; use is_running in a later cycle")
         beat = max(interval, heartbeat or 0)
-        waited, next_beat = 0.0, beat
+        waited = 0.0
+        next_beat = beat
         while running and waited < timeout:
             self._platform.sleep(interval)
             waited += interval
@@ -222,7 +225,8 @@ class WorkFlowManager(BaseLoopScript):
         found = self._platform.job(key) if isinstance(key, str) else None
         if found is None or found["run_id"] is None:
             raise refusal("job", job if isinstance(job, str) else key, "give the key of a job that has begun")
-        ended, outcome = found["state"] == "finished", found["close_reason"]
+        ended = found["state"] == "finished"
+        outcome = found["close_reason"]
         if not partial and (not ended or outcome in self.failed_outcomes):
             raise refusal("job", key, f"it is {outcome if ended else found['state']}; use partial=True to read it")
         return int(found["run_id"])

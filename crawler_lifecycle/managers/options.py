@@ -59,7 +59,8 @@ def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[st
     except (KeyError, IndexError, ValueError) as error:
         parser.error(f"--program {chosen.program} needs the variable {error}; give it with -v name:value")
     args = parser.parse_args([*stored, *rest])
-    args.program, args.program_variables = chosen.program, chosen.program_variables
+    args.program = chosen.program
+    args.program_variables = chosen.program_variables
     return args
 
 

@@ -1,6 +1,6 @@
 """``Platform``: the only service that users' classes of managers call.
 
-It has two implementations: a host process of a worker (``plans/host.py``), and the memory of ``managers.testing``.
+It has two implementations: a host process of a worker (``user_code/host.py``), and the memory of ``managers.testing``.
 Both call the class through a ``Driver`` (``managers/driver.py``):
 
 ``Driver(cls, platform)``  creates the object: reads the options, runs ``__init__``
@@ -19,8 +19,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.managers.manager import Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.domain.run_data import DataSource
+from crawler_lifecycle.features.managers.domain.manager import Decision, JobState, Live, Start, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,12 @@ class Platform(DataSource, Protocol):
 
     def start(self) -> Start:
         """Return the facts with which the process began; they never change."""
-        ...
 
     def now(self) -> float:
         """Return the time in epoch seconds."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait. Raises ``TimeoutError`` at once if the wait would exceed the time limit of the current call."""
-        ...
 
     def entering(self, what: str, item_id: int | None = None) -> None:
         """Report that a method of the class is about to run, with its name and its job.
@@ -68,34 +65,27 @@ class Platform(DataSource, Protocol):
         If the worker must kill the process later, it can say where the process was. It then counts a failed try of the
         hooks of this job's end.
         """
-        ...
 
     def did(self, done: Decision) -> None:
         """Report the decisions of the current cycle so far, after hooks of some ends have run.
 
         If the worker must kill the process during a later hook, it records these decisions.
         """
-        ...
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         """Return jobs in this waiting state at the beginning of the cycle; the oldest row is first."""
-        ...
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
         """Return jobs that occupy a slot, without those in ``Facts.ended``; the oldest row is first."""
-        ...
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         """Return the identities that belong to a job of the manager."""
-        ...
 
     def job(self, key: str) -> dict[str, Any] | None:
         """Return the job with this run id or request id, in the form of ``JobDict``.
 
         Jobs outside of the manager are found too. Return ``None`` if there is none.
         """
-        ...
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         """Return jobs of the manager that match the query, from all its attempts."""
-        ...

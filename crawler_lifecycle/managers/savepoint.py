@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.manager import STATE_BYTES
+from crawler_lifecycle.features.managers.domain.manager import STATE_BYTES
 
 from .base import BaseScript
 from .types import ClassError
@@ -31,7 +31,7 @@ def where(error: BaseException) -> str:
     ours = os.path.dirname(os.path.abspath(__file__))
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != ours]
-    rooms = tuple(f"crawler_lifecycle{os.sep}{room}{os.sep}" for room in ("domain", "plans"))
+    rooms = tuple(f"crawler_lifecycle{os.sep}{room}{os.sep}" for room in ("domain", "features"))
     own = [frame for frame in own if not any(room in frame.filename for room in rooms)]
     return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text
 
@@ -64,14 +64,20 @@ def no_coroutine(method: str, answer: Any) -> Any:
 def undone_on_error(script: BaseScript) -> Iterator[None]:
     """Restore the earlier decisions of the script if an error is raised inside of the ``with`` block."""
     cycle = script._cycle
-    window, state, stats = cycle.window.saved(), deepcopy(script.state), script.stats.get_stats()
-    close_reason, flow_tags = script.close_reason, list(script._flow_tags)
-    new_tags, coming = len(cycle.flow_tags), dict(cycle.coming)
+    window = cycle.window.saved()
+    state = deepcopy(script.state)
+    stats = script.stats.get_stats()
+    close_reason = script.close_reason
+    flow_tags = list(script._flow_tags)
+    new_tags = len(cycle.flow_tags)
+    coming = dict(cycle.coming)
     try:
         yield
     except (Exception, SystemExit):
         cycle.window.restore(window)
-        script.state, script.close_reason, script._flow_tags = state, close_reason, flow_tags
+        script.state = state
+        script.close_reason = close_reason
+        script._flow_tags = flow_tags
         script.stats.restore(stats)
         del cycle.flow_tags[new_tags:]
         cycle.coming = coming

@@ -10,7 +10,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.manager import STAT_NAME_MAX, STATS_MAX
+from crawler_lifecycle.features.managers.domain.manager import STAT_NAME_MAX, STATS_MAX
 
 #: Prefixes of the spider statistics that every such manager adds up.
 BASE_TARGET_SPIDER_STATS = (

@@ -13,7 +13,8 @@ from typing import Any
 
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.domain.managers.manager import (
+from crawler_lifecycle.domain.run_data import HeldFiles
+from crawler_lifecycle.features.managers.domain.manager import (
     CYCLE_ENDS,
     DELAYED_MAX,
     FINISHED,
@@ -32,8 +33,7 @@ from crawler_lifecycle.domain.managers.manager import (
     run_request_id,
     yields_behind,
 )
-from crawler_lifecycle.domain.managers.scrapy_cloud import FAILED_HERE, never_retried
-from crawler_lifecycle.domain.run_data import HeldFiles
+from crawler_lifecycle.features.managers.domain.scrapy_cloud import FAILED_HERE, never_retried
 
 from .base import BaseScript
 from .driver import Driver, identity_of
@@ -133,9 +133,13 @@ class Simulation(HeldFiles):
         items: Left = {},  # noqa: B006
     ) -> None:
         super().__init__()
-        self.others, self.items = others, items
+        self.others = others
+        self.items = items
         """``others``: jobs of managers of this name in other flows, in the form of ``JobDict``."""
-        self.cls, self.outcomes, self.seconds, self.job_stats = cls, outcomes, seconds, dict(stats or {})
+        self.cls = cls
+        self.outcomes = outcomes
+        self.seconds = seconds
+        self.job_stats = dict(stats or {})
         name, flow_id = identity_of(cls, list(argv), list(tags))
         flow_id = flow_id or ("simulated" if cls.flow_id_required else "")
         self.row = Start(1, name, flow_id, list(argv), tags=list(tags), started_at=BEGINNING)
@@ -143,7 +147,9 @@ class Simulation(HeldFiles):
         self.record = Record()
         self.rows: list[_Row] = []
         self._identities: set[str] = set()
-        self.paused, self.sealed, self.exhausted = False, False, False
+        self.paused = False
+        self.sealed = False
+        self.exhausted = False
         self.cap: int | None = None
         self.source_error: str | None = None
         self.position = 0
@@ -173,7 +179,8 @@ class Simulation(HeldFiles):
         """
         self.driver = None
         self.row = replace(self.row, resumed=True)
-        self.exhausted, self.source_error = False, None
+        self.exhausted = False
+        self.source_error = None
         if getattr(self.cls, "on_code_change", "replay") != "continue":
             self.position = 0
 
@@ -182,7 +189,9 @@ class Simulation(HeldFiles):
         self.restart()
         self.row = replace(self.row, attempt=self.row.attempt + 1, close_reason=None, started_at=self.clock)
         self.hook_errors = 0
-        self.record.over, self.record.close_reason, self.record.failed = False, None, False
+        self.record.over = False
+        self.record.close_reason = None
+        self.record.failed = False
 
     def add_jobs(self, jobs: Iterable[Job], *, seal: bool = False) -> int:
         """Add jobs from outside and return how many are new. ``seal``: no more jobs will come."""
@@ -225,13 +234,16 @@ class Simulation(HeldFiles):
             elif item.known or self._insert(JobState.BUFFERED, item.job, position=item.position) is None:
                 why = f"a job with these arguments is known: {item.job.spider} {item.job.spider_args}"
                 self.record.skipped.append((item.position, why))
-        self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error
+        self.position = page.position
+        self.exhausted = page.exhausted
+        self.source_error = page.error
 
     def facts(self) -> Facts:
         """Return the facts for the next cycle."""
         ended = [row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock]
         ended.sort(key=lambda row: (row.started_at or 0.0, row.item_id))
-        listed, gone = ended[:CYCLE_ENDS], {row.item_id for row in ended[:CYCLE_ENDS]}
+        listed = ended[:CYCLE_ENDS]
+        gone = {row.item_id for row in ended[:CYCLE_ENDS]}
         live = [row for row in self.rows if row.state in _HOLDING and row.item_id not in gone]
         delayed = [row for row in self.rows if row.state is JobState.DELAYED]
         return Facts(
@@ -279,7 +291,10 @@ class Simulation(HeldFiles):
         for pick in decision.picked:
             if pick.item_id in picked:
                 row = picked[pick.item_id]
-                row.state, row.seq, row.job, row.cap_key = JobState.STARTED, pick.seq, pick.job, pick.cap_key
+                row.state = JobState.STARTED
+                row.seq = pick.seq
+                row.job = pick.job
+                row.cap_key = pick.cap_key
                 self._begin(row)
         self.row = replace(
             self.row,
@@ -289,7 +304,8 @@ class Simulation(HeldFiles):
             stats=decision.stats,
             close_reason=decision.close_reason,
         )
-        self.record.stats, self.record.state = self.row.stats, self.row.state
+        self.record.stats = self.row.stats
+        self.record.state = self.row.state
         self.record.flow_tags = self.row.flow_tags
         self.record.most_live = max(self.record.most_live, self._count(*_HOLDING))
 
@@ -325,9 +341,11 @@ class Simulation(HeldFiles):
         self.record.seconds = self.clock - BEGINNING
 
     def _end(self, driver: Driver, decision: Decision) -> None:
-        record, reason = self.record, decision.close_reason
+        record = self.record
+        reason = decision.close_reason
         failed = decision.error is not None or (reason or FINISHED) in driver.failed_outcomes
-        record.over, mode = True, getattr(self.cls, "on_hook_error", "fail")
+        record.over = True
+        mode = getattr(self.cls, "on_hook_error", "fail")
         record.close_reason, record.failed = outcome_of(reason, failed, self.hook_errors, mode)
         record.left = self._count(*_HOLDING)
         self.driver = None
@@ -414,11 +432,11 @@ class Simulation(HeldFiles):
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         jobs = [one for one in map(self.job_dict, self.rows) if one["key"] and one["state"] in query.states]
-        jobs += [dict(one) for one in self.others if query.all_flows and one["state"] in query.states]
+        jobs += [dict(other) for other in self.others if query.all_flows and other["state"] in query.states]
         if query.spider is not None:
-            jobs = [one for one in jobs if one["spider"] == query.spider]
+            jobs = [job for job in jobs if job["spider"] == query.spider]
         if query.project_id is not None:
-            jobs = [one for one in jobs if one["project_id"] == query.project_id]
+            jobs = [job for job in jobs if job["project_id"] == query.project_id]
         if query.states == ["finished"]:
             jobs.sort(key=lambda one: -one["finished_time"])
         first = int(query.after or 0)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
 
 #: Most characters of a message, of another field, and of a traceback.
-EVENT_MAX, FIELD_MAX, EXCEPTION_MAX = 8 * 1024, 2 * 1024, 24 * 1024
+EVENT_MAX = 8 * 1024
+FIELD_MAX = 2 * 1024
+EXCEPTION_MAX = 24 * 1024
 #: Most seconds that an ending process waits until its last lines are written.
 FLUSH_S = 2.0
 #: The first fields of a line, in this order; other fields follow.
@@ -83,7 +85,8 @@ def _expected(_: Any, __: str, event: Event) -> Event:
     error = info[1] if isinstance(info, tuple) else info
     if isinstance(error, LifecycleError):
         event.pop("exc_info")
-        event["error"], event["error_type"] = str(error), error.code
+        event["error"] = str(error)
+        event["error_type"] = error.code
     return event
 
 
@@ -152,10 +155,12 @@ def configure(service: str, settings: Settings | None = None) -> None:
     ``settings`` give the level and the format. From now on their secrets are masked.
     """
     redaction.learn(redaction.secrets_of_environment(os.environ))
-    level, form = "INFO", "auto"
+    level = "INFO"
+    form = "auto"
     if settings is not None:
         redaction.learn(secrets_of(settings))
-        level, form = settings.log.level, settings.log.format
+        level = settings.log.level
+        form = settings.log.format
     pretty = sys.stderr.isatty() if form == "auto" else form == "pretty"
     root = logging.getLogger()
     root.handlers[:] = [_Handler(sys.stderr, pretty=pretty)]

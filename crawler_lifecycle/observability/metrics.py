@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -141,14 +142,15 @@ class Figures:
         return measured
 
 
+@dataclass
 class _OfProject:
     """The metrics of a registry, with only those samples that have the label of a project."""
 
-    def __init__(self, registry: CollectorRegistry, project: str | None) -> None:
-        self._registry, self._project = registry, project
+    registry: CollectorRegistry
+    project: str | None
 
     def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [one for one in metric.samples if one.labels.get(PROJECT) == self._project]
+        for metric in self.registry.collect():
+            metric.samples = [sample for sample in metric.samples if sample.labels.get(PROJECT) == self.project]
             if metric.samples:
                 yield metric

@@ -20,6 +20,9 @@ from .files import FilePart, FileSource, KeptEnd, LogPart, TaskFileList
 from .looks import Counted, Details, Look, ObserverHealth
 from .runs import Deployed, Deployment, TaskRecord, TaskRef
 
+#: Called with the number of a run, a time, and the index and attempt of each task that changed; see ``Observer.watch``.
+Changed = Callable[[int, datetime, frozenset[tuple[int, int]] | None], None]
+
 
 class TaskDetails(Protocol):
     """The debugging information about tasks."""
@@ -34,6 +37,9 @@ class TaskLooks(TaskDetails, Protocol):
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """Return a complete reading of these tasks: exactly one observation for each task.
+
+        They may be a few of the run's tasks: then the look reads only what is theirs, and its observations are those of
+        a look at all tasks.
 
         A task that is missing here may have been created in another namespace (``TaskRef.place``). Its absence then
         proves nothing, and the look raises ``ClusterUnavailable``.
@@ -149,10 +155,11 @@ class Observer(Protocol):
     Any number of observers may watch one cluster. Each of them notices every change.
     """
 
-    def watch(self, changed: Callable[[int, datetime], None], over: threading.Event) -> None:
-        """Call ``changed(run_id, at)`` for every start, end or disappearance of a task, until ``over`` is set.
+    def watch(self, changed: Changed, over: threading.Event) -> None:
+        """Call ``changed(run_id, at, tasks)`` for every start, end or disappearance of a task, until ``over`` is set.
 
-        The change happened at ``at`` or before. A look that observed at ``at`` or later has seen it. Changes that may
+        ``tasks`` are the index and the attempt of each task that changed; ``None``: perhaps any task of the run. The
+        change happened at ``at`` or before. A look that observed at ``at`` or later has seen it. Changes that may
         have happened before the watch are reported first; some of these reports may be needless. Raises nothing: an
         observer that cannot watch reports this by ``health`` and tries again. May be called again afterwards.
         ``changed`` must return at once.

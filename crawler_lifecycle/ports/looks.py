@@ -10,6 +10,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState
+from crawler_lifecycle.ports.runs import TaskCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,34 @@ class LookReport:
     pages: int | None = None
     items: int | None = None
     errors: int | None = None
+    details: int = 0
+    """The number of ended tasks whose debugging information is not written yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedState:
+    """The recorded state of a run, for its workflow."""
+
+    counts: TaskCounts
+    started: bool
+    started_at: datetime | None
+    stop: StopIntent | None
+    details: int
+    """The number of ended tasks whose debugging information is not written yet."""
+
+
+#: The number of recorded looks, stops and changes of tasks of a run, and the time of its last look. It orders two
+#: lookers whatever their clocks say. The time is compared because builds before migration 0008 count no looks.
+Revision = tuple[int, datetime | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of a run, as a look found it."""
+
+    at: datetime | None
+    """The earliest start of a task; ``None``: the cluster does not know it."""
+    next_look_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +116,13 @@ class FoundState:
     last_progress_at: datetime | None
     counters: Counters
     crawler: str
+    revision: Revision = (0, None)
+    complete: bool = True
+    """False if ``tasks`` are only some tasks of the run."""
+    poll_minutes: Sequence[float] | None = None
+    resuming: bool = False
+    """True if the run was resumed and its ended tasks are not queued again yet."""
+    waiting_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

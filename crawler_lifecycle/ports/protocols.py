@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Protocol
 
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.managers.manager import Decision, Facts, Page, Start
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.features.managers.domain.manager import Decision, Facts, Page, Start
 
 from .files import FilePart, FileSource
 from .runs import Deployed, Deployment, Event, Fence, Owner, Ticket
@@ -116,7 +116,6 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
         Each call deletes some of them. Returns the number of listed executions, which may be some seconds old.
         """
-        ...
 
     def hurry(self, owner: Owner) -> None:
         """Request a look at the run now, even if a step of the run waits for its next retry. A closed chain is no
@@ -142,7 +141,7 @@ class Notifier(Protocol):
     """True when ``push`` sends anything; otherwise it need not be called."""
 
     def push(self, event: Event) -> None:
-        """Deliver one event. Raises ``NotDelivered``."""
+        """Deliver one event. Raises ``NotDelivered``. It needs a time limit: after 1.4 s nobody waits for its end."""
 
     def check(self) -> str:
         """Return a text that names the receiver of the pushes. Raises ``NotDelivered`` with the reason and the cure
@@ -192,7 +191,6 @@ class FileArchive(Protocol):
 
     def remove(self, run: RunRef) -> None:
         """Remove all archives of the run, also archives that are not complete. Raises ``NotDelivered``."""
-        ...
 
     def check(self) -> str:
         """Write and remove a small test object, and return a text that names the archive. Raises ``NotDelivered``."""
@@ -408,25 +406,22 @@ class WorkerLeaves(Exception):
     """This worker shuts down and ends its processes. The calls in these processes have not failed."""
 
 
+@dataclass(eq=False, repr=False)
 class PlanFailed(Exception):
     """Users' code failed. The text names the error, its position in the code, and the cure if there is one."""
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        item_id: int | None = None,
-        lives: bool = False,
-        for_good: bool = False,
-        missing: bool = False,
-        struck: bool = False,
-    ) -> None:
-        """Make the error.
+    text: InitVar[str]
+    _: KW_ONLY
+    item_id: int | None = None
+    """The job whose hooks were executing."""
+    lives: bool = False
+    """True when the process still runs."""
+    for_good: bool = False
+    """True when another try fails in the same way until the code or the options change."""
+    missing: bool = False
+    """True when this worker could not load the class. Another worker may have it."""
+    struck: bool = False
+    """True when somebody else ended the process (SIGKILL, SIGTERM)."""
 
-        ``item_id``: the job whose hooks were executing. ``lives``: the process still runs. ``for_good``: another try
-        fails in the same way until the code or the options change. ``missing``: this worker could not load the class;
-        another worker may have it. ``struck``: somebody else ended the process (SIGKILL, SIGTERM).
-        """
+    def __post_init__(self, text: str) -> None:
         super().__init__(text)
-        self.item_id, self.lives, self.for_good, self.missing = item_id, lives, for_good, missing
-        self.struck = struck

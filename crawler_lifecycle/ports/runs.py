@@ -8,17 +8,18 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from crawler_lifecycle.domain.coverage import Coverage
-from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.quick import quick_dataclass
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.tries import Try
 from crawler_lifecycle.domain.waiting import Wait
 
 #: The most runs or tasks in one call of the store, and the most crawlers in one call of ``recent_runs``.
-ROWS_MAX, CRAWLERS_MAX = 2_000, 200
+ROWS_MAX = 2_000
+CRAWLERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +462,11 @@ class TaskRef:
     nothing.
     """
 
+    @classmethod
+    def of(cls, one: Try) -> TaskRef:
+        """Return the facts about the task of this try."""
+        return cls(one.task_id, one.task_index, one.attempt, one.cluster_uid)
+
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
@@ -486,12 +492,8 @@ class Event:
     type: str
     body: Mapping[str, object]
     created_at: datetime
-    subject: str = ""
-    """The subject, such as ``runs/7`` or ``managers/3``. The default is the run."""
-
-    def __post_init__(self) -> None:
-        if not self.subject:
-            object.__setattr__(self, "subject", run_subject(self.run_id or 0))
+    subject: str
+    """The subject, such as ``runs/7`` or ``managers/3``."""
 
     @property
     def key(self) -> str:

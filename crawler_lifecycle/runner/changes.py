@@ -12,7 +12,8 @@ import time
 from collections import Counter
 
 #: The most files and seconds of a search.
-FILES_MAX, SECONDS = 20_000, 1.0
+FILES_MAX = 20_000
+SECONDS = 1.0
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages", "venv")
 
 
@@ -22,7 +23,8 @@ def changed_since(moment: float, left_out: list[str], suffix: str = "") -> Count
     Folders are relative to the working folder. ``left_out``: absolute paths, which are left out with all folders above.
     """
     found: Counter[str] = Counter()
-    until, left = time.monotonic() + SECONDS, FILES_MAX
+    until = time.monotonic() + SECONDS
+    left = FILES_MAX
     for folder, below, names in os.walk("."):
         if folder == "." and os.getcwd() == os.sep:
             break
@@ -38,6 +40,7 @@ def changed_since(moment: float, left_out: list[str], suffix: str = "") -> Count
 
 
 def _is_searched(folder: str, left_out: list[str]) -> bool:
-    name, begin = os.path.basename(folder), os.path.realpath(folder) + os.sep
+    name = os.path.basename(folder)
+    begin = os.path.realpath(folder) + os.sep
     mine = not name.startswith(".") and name not in _LEFT_OUT and not os.path.ismount(folder)
     return mine and not any(f"{path}/".startswith(begin) for path in left_out)

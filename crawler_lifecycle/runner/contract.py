@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from . import reported
 from .held import Held, NotOurs
 
 Json = dict[str, Any]
@@ -19,14 +20,10 @@ Environ = Mapping[str, str]
 
 #: The most bytes of the summary, and of its part with the short fields. The containers of a pod share 12 KiB for their
 #: termination messages, and Kubernetes cuts a message that is too long.
-SUMMARY_MAX, SHORT_MAX = 4096, 1024
+SUMMARY_MAX = 4096
+SHORT_MAX = 1024
 STATS_MAX = 64 * 1024
 COUNTERS = ("pages", "items", "errors", "bytes")
-#: The bounds of a crawler's own statistics: bytes of JSON, characters of a name, and the largest number. The same as
-#: ``statistics`` of ``crawler_lifecycle.domain.bounds``.
-STATISTICS_MAX, STATISTIC_NAME_MAX, STATISTIC_MAX = 8192, 120, 2**63 - 1
-#: The largest counter that we accept: ``COUNT_MAX`` of ``crawler_lifecycle.domain.bounds``.
-COUNT_MAX = (2**63 - 1) // 100_000
 
 FINISHED = 0
 FAILED = 1
@@ -36,6 +33,9 @@ STOPPED = 11
 STOPPED_UNCLEANLY = 13
 #: The code of shells for a program that is not there.
 NOT_EXECUTED = 127
+
+#: The end of the sentence about files that a crawl left in its working folder.
+NOT_KEPT = "are not kept: write them to CRAWL_FILES_DIR"
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -124,7 +124,8 @@ def _fields(environ: Environ) -> list[str]:
 
 
 def _stop_url(environ: Environ) -> str | None:
-    gateway, run_id = environ.get("CRAWL_GATEWAY_URL", ""), environ.get("CRAWL_RUN_ID", "")
+    gateway = environ.get("CRAWL_GATEWAY_URL", "")
+    run_id = environ.get("CRAWL_RUN_ID", "")
     if not gateway.startswith(("http://", "https://")) or not run_id.isdecimal():
         return None
     return f"{gateway.rstrip('/')}/v1/runs/{run_id}/stop"
@@ -247,7 +248,7 @@ def valid_stats(data: Json) -> Json:
     good: Json = {}
     for name in COUNTERS:
         value = data.get(name)
-        if type(value) is int and 0 <= value <= COUNT_MAX:
+        if type(value) is int and 0 <= value <= reported.COUNT_MAX:
             good[name] = value
     for name, limit in (("updated_at", 200), ("finish_reason", 200), ("message", 1000)):
         value = data.get(name)
@@ -257,21 +258,5 @@ def valid_stats(data: Json) -> Json:
         if type(data.get(name)) is bool:
             good[name] = data[name]
     if type(data.get("scrapystats")) is dict:
-        good["scrapystats"] = valid_statistics(data["scrapystats"])
-    return good
-
-
-def valid_statistics(data: Json) -> Json:
-    """Return the numbers among a crawler's own statistics, in its order, until they reach ``STATISTICS_MAX`` bytes."""
-    good: Json = {}
-    left = STATISTICS_MAX - 2
-    for name, value in data.items():
-        if not 0 < len(name) <= STATISTIC_NAME_MAX or not name.isprintable() or type(value) not in (int, float):
-            continue
-        if not -STATISTIC_MAX <= value <= STATISTIC_MAX:  # false for NaN too
-            continue
-        left -= len(json.dumps({name: value}))
-        if left < 0:
-            break
-        good[name] = value
+        good["scrapystats"] = reported.statistics(data["scrapystats"])
     return good

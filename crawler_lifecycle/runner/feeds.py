@@ -8,39 +8,59 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from .held import Held, NotOurs
-from .item_files import DECLARED, DECLARED_MAX, DEPTH_MAX, feeds, is_items
-from .item_reader import GZIP, PAUSE, Feed, Skipped, follow
+from .item_files import DECLARED, DECLARED_DEPTH_MAX, DECLARED_MAX, DEPTH_MAX, declared_in, feeds, is_items
+from .item_reader import GZIP, Feed, Keys, Skipped, follow
 
 #: The most names read from a folder, and files considered as feeds.
-NAMES_MAX, FILES_MAX = 20_000, 2_000
+NAMES_MAX = 20_000
+FILES_MAX = 2_000
 #: The most bytes read in one pass.
 READ_MAX = 16 * 1024 * 1024
 #: A byte of a gzip file counts as these many.
 GZIP_WEIGHT = 32
 #: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all counted. After
 #: these items, only the fields of every ``EACH``-th item are counted.
-FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
+FIELDS_MAX = 30
+FIELD_NAME_MAX = 60
+ALL_MAX = 20_000
+EACH = 16
 _CHUNK = 64 * 1024
 
 
 class Feeds:
-    """The feeds in one folder. The fields ``wanted`` are reported first, even when no item has a value for them."""
+    """The feeds in one folder. The fields ``wanted`` are reported first, even when no item has a value for them.
 
-    def __init__(self, folder: str, wanted: Sequence[str] = ()) -> None:
-        self._folder, self._wanted = folder, frozenset(wanted)
+    ``keys`` returns the keys of items that came before, for a count from the beginning.
+    """
+
+    def __init__(self, folder: str, wanted: Sequence[str] = (), keys: Callable[[], Keys] = Keys) -> None:
+        self._folder = folder
+        self._wanted = frozenset(wanted)
+        self._new_keys = keys
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was counted."""
         self._feeds: dict[Feed, _Feed] = {}
+        self._keys = self._new_keys()
 
     @property
     def items(self) -> int | None:
-        """The number of items so far; ``None`` without a feed."""
+        """The number of items so far, each key once; ``None`` without a feed."""
         return sum(feed.items for feed in self._feeds.values()) if self._feeds else None
+
+    @property
+    def read(self) -> int | None:
+        """The number of items that were read so far; ``None`` without a feed."""
+        return sum(feed.read_items for feed in self._feeds.values()) if self._feeds else None
 
     @property
     def bytes(self) -> int:
@@ -53,14 +73,21 @@ class Feeds:
             folder = Held(self._folder)
             declared = folder.read(DECLARED, DECLARED_MAX)
             names = [f"/{DECLARED}"] if declared else []
-            names += islice(_files(folder, "/", DEPTH_MAX, every=bool(declared)), FILES_MAX)
+            named = [one.name for one in declared_in(declared or b"") if one.name]
+            begins = tuple("/" + re.split(r"[*?[]", name)[0] for name in named)
+            depth = DECLARED_DEPTH_MAX if begins else DEPTH_MAX
+            names += islice(_files(folder, "/", depth, begins), FILES_MAX)
             found = feeds(names, lambda _: declared or b"")
         except (OSError, NotOurs):
             return False
-        self._feeds = {feed: self._feeds.get(feed) or _Feed(feed, self._wanted) for feed in found}
+        before = self._feeds
+        self._feeds = {feed: before.get(feed) or _Feed(feed, self._wanted, self._keys) for feed in found}
         for feed in self._feeds.values():
             with contextlib.suppress(OSError, NotOurs):
                 left -= feed.read(self._folder, left)
+        if any(feed.key and (before[feed].replaced or feed not in self._feeds) for feed in before):
+            self.begin()  # a key may have come in that file alone
+            return True
         return left <= 0
 
     def finish(self) -> None:
@@ -88,14 +115,20 @@ class Feeds:
 class _Feed:
     """One feed, and the counts of the part that was read."""
 
-    def __init__(self, feed: Feed, wanted: frozenset[str]) -> None:
-        self._feed, self._fields = feed._replace(name=feed.name[1:]), wanted
+    def __init__(self, feed: Feed, wanted: frozenset[str], keys: Keys) -> None:
+        self._feed = feed._replace(name=feed.name[1:])
+        self._fields = wanted
+        self._keys = keys
+        self.replaced = False
         *self._above, self._name = self._feed.name.split("/")
         self._file: tuple[int, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
-        self.items, self.position, self.seen = 0, 0, 0
+        self.items = 0
+        self.read_items = 0
+        self.position = 0
+        self.seen = 0
         self.filled: Counter[str] = Counter(dict.fromkeys(self._fields, 0))
         self.skipped = Skipped()
         self._pieces = _Pieces()
@@ -113,6 +146,7 @@ class _Feed:
             found = os.fstat(file.fileno())
             grown = self._pieces.ended and found.st_size > self.position
             if self._file != (found.st_dev, found.st_ino) or found.st_size < self.position or grown:
+                self.replaced = self._file is not None
                 self._begin()
                 self._file = (found.st_dev, found.st_ino)
             file.seek(self.position)
@@ -132,12 +166,17 @@ class _Feed:
         self._count()
 
     def _count(self) -> None:
-        for item in self._items:
-            if item is PAUSE:
+        for items in self._items:
+            if not items:
                 break
-            self.items += 1
-            if self.items <= ALL_MAX or self.items % EACH == 0:
+            self.read_items += len(items)
+            if self._feed.key:
+                items = [one for one in items if self._keys.is_first(self._feed, self.skipped, one)]
+            left = max(0, ALL_MAX - self.items)
+            after = self.items + left + 1
+            for item in chain(items[:left], items[left + -after % EACH :: EACH]):
                 self._read_fields(item)
+            self.items += len(items)
 
     def _read_fields(self, item: Any) -> None:
         if not isinstance(item, dict):
@@ -163,15 +202,26 @@ class _Pieces:
             yield piece
 
 
-def _files(folder: Held, above: str, depth: int, *, every: bool) -> Iterator[str]:
-    """Yield the paths of files below this folder: all, or those that may be feeds. Names ``items…`` come first."""
+def _files(folder: Held, above: str, depth: int, begins: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths of files below this folder that may be feeds. Names ``items…`` come first.
+
+    ``begins``: how the declared paths begin. All files of the folders that may contain such a path are yielded then.
+    """
     for name in sorted(folder.names(NAMES_MAX)[0], key=lambda name: (name[:5].lower() != "items", name)):
-        feed = every or is_items(name)
+        feed = bool(begins) or is_items(name)
         if not feed and depth == 1:
             continue
         known = folder.stat(name)
+        below = f"{above}{name}/"
         if feed and known is not None and stat.S_ISREG(known.st_mode):
             yield above + name
-        elif known is not None and stat.S_ISDIR(known.st_mode) and depth > 1 and name != "pages":
+        elif known is not None and stat.S_ISDIR(known.st_mode) and depth > 1 and _is_searched(below, begins):
             with contextlib.suppress(OSError, NotOurs):
-                yield from _files(folder.below(name), f"{above}{name}/", depth - 1, every=every)
+                yield from _files(folder.below(name), below, depth - 1, begins)
+
+
+def _is_searched(below: str, begins: tuple[str, ...]) -> bool:
+    """Return whether there may be feeds in this folder."""
+    if not begins:
+        return not below.endswith("/pages/")
+    return below.startswith(begins) or any(one.startswith(below) for one in begins)

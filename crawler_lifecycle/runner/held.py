@@ -188,7 +188,8 @@ class Held:
     def below(self, *names: str) -> Held:
         """Open the folder at the path ``names`` below this one. Raises ``NotOurs`` and ``OSError``."""
         inner = Held.__new__(Held)
-        inner._handle, inner.path = os.dup(self._handle), self.path
+        inner._handle = os.dup(self._handle)
+        inner.path = self.path
         inner._enter(names)
         return inner
 

@@ -9,17 +9,25 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain, groupby
+from typing import Any
 
-from .item_reader import FORMATS, Feed, kind_of, suffix_of
+from .item_reader import FORMATS, Feed, Keys, Skipped, kind_of, read_items, suffix_of
 
 #: The file in a task's folder that names more items: a JSON object a line (``declared``).
 DECLARED = ".crawl_items.jsonl"
 #: The most bytes and lines of it that are read.
-DECLARED_MAX, LINES_MAX = 256 * 1024, 2_000
-#: The most feeds of a task, and the most levels of folders in which they are found.
-FEEDS_MAX, DEPTH_MAX = 2_000, 3
+DECLARED_MAX = 256 * 1024
+LINES_MAX = 2_000
+#: The most feeds of a task, and the most levels of folders in which they are found: by their names alone, or declared.
+FEEDS_MAX = 2_000
+DEPTH_MAX = 3
+DECLARED_DEPTH_MAX = 17
+#: The most fields of a key.
+_KEY_MAX = 10
 #: The most names of other files in a sentence.
 _NAMED_MAX = 5
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
@@ -51,9 +59,13 @@ def declared(said: object) -> Feed:
     for key, value in said.items():
         if key not in _VALUES:
             raise ValueError(f".{key!s:.50}: unknown key; known are {', '.join(_VALUES)}")
-        if not isinstance(value, str) or not _VALUES[key][0].fullmatch(value):
+        texts = value if key == "key" and isinstance(value, list) and len(value) <= _KEY_MAX else [value]
+        if not texts or not all(isinstance(text, str) and _VALUES[key][0].fullmatch(text) for text in texts):
             raise ValueError(f".{key}: {value!r:.100} is not allowed; give {_VALUES[key][1]}")
-    return Feed(said.get("files", ""), *(said.get(name, "") for name in Feed._fields[1:]))
+    fields = said.get("key", [])
+    known = (fields,) if isinstance(fields, str) else tuple(fields)
+    said = {name: said.get(name, "") for name in _VALUES}
+    return Feed(said["files"], said["format"], said["delimiter"], said["quote"], known)
 
 
 #: Key of a declaration -> what it may be.
@@ -62,7 +74,36 @@ _VALUES = {
     "format": (re.compile("|".join(FORMATS)), f"one of {', '.join(FORMATS)}"),
     "delimiter": (re.compile(r"[\x01-\x7e]", re.DOTALL), "one character of ASCII"),
     "quote": (re.compile('none|"'), "none, or leave it out"),
+    "key": (re.compile(r"(?=.*\S)[^\0]{1,200}", re.DOTALL), f"the name of a field, or a list of 1 to {_KEY_MAX} names"),
 }
+
+
+def items_of(
+    found: Iterable[Feed], pieces: Callable[[str], Iterable[bytes]], skipped: Skipped, **decoder: Any
+) -> Iterator[Any]:
+    """Yield the items of the feeds of a run, task by task, and of those of a task with the same key only the first.
+
+    ``pieces`` returns the bytes of the file of this name. ``skipped`` receives what could not be read.
+    """
+    return chain.from_iterable(_items_of_each(found, pieces, skipped, decoder))
+
+
+def _items_of_each(found: Iterable[Feed], pieces: Any, skipped: Skipped, decoder: Any) -> Iterator[Iterable[Any]]:
+    for _, of_task in groupby(sorted(found, key=_task_of), _task_of):
+        keys = Keys()
+        for feed in of_task:
+            items = read_items(feed, pieces(feed.name), skipped, **decoder)
+            yield filter(partial(keys.is_first, feed, skipped), items) if feed.key else items
+
+
+def _task_of(feed: Feed) -> int:
+    return task_of(feed.name)
+
+
+def task_of(name: str) -> int:
+    """Return the index of the task in a file's name: 3 for ``task-3/…`` or ``task-3-attempt-2/…``; else -1."""
+    number = name.partition("/")[0].replace("task-", "", 1).partition("-")[0]
+    return int(number) if number.isdecimal() else -1
 
 
 def is_items(name: str) -> bool:
@@ -83,7 +124,7 @@ def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
         task, _, path = name.partition("/")
         if path == DECLARED:
             said[task] = declared_in(read(name))
-        elif path.count("/") < DEPTH_MAX:
+        else:
             tasks.setdefault(task, []).append(path)
     return [
         feed._replace(name=f"{task}/{feed.name}")
@@ -98,7 +139,8 @@ def _of_task(paths: list[str], said: list[Feed]) -> list[Feed]:
         found = [one._replace(name=path) for path in paths for one in named if fnmatchcase(path, one.name)]
     else:
         usual = said[0] if said else Feed("")
-        some = [path for path in paths if is_items(path) and not _NO_FEED.search(path)]
+        near = [path for path in paths if path.count("/") < DEPTH_MAX]
+        some = [path for path in near if is_items(path) and not _NO_FEED.search(path)]
         found = [usual._replace(name=path) for path in [path for path in some if _NAMED_ITEMS.search(path)] or some]
     best: dict[str, Feed] = {}
     for feed in found:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import codecs
 import csv
+import hashlib
 import io
 import json
 import re
 import zlib
+from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -26,23 +28,37 @@ csv.field_size_limit(ITEM_MAX)  # of this process
 #: The most values of one item: its fields, and what is in them at any depth. It limits the memory and the time for one
 #: item. An item with more is skipped and counted. A polygon of 30,000 points fits.
 VALUES_MAX = 100_000
+#: The most keys of a task's items that are known at once. They take up to 64 MiB.
+KEYS_MAX = 4 * 1024 * 1024
 #: The bytes that are unpacked and decoded at once.
 _PART = 64 * 1024
 #: A longer text is decoded value by value.
 _LONG = 2 * _PART
+#: A text between lines of JSON that are decoded together, and what lines have that may contain it.
+_MARK = "\x1e"
+_MARK_IN_TEXT = ("\x1e", "\\u001")
 #: The most levels of an item in XML, and the characters of indentation and of a file's beginning that are looked at.
-_DEPTH_MAX, _INDENT_MAX, _HEAD_MAX = 50, 100, 100
+_DEPTH_MAX = 50
+_INDENT_MAX = 100
+_HEAD_MAX = 100
 #: An error of JSON so near to the end of a text may be a literal, a number or an escape that is not complete.
 _NEAR = 16
 #: The most characters of CSV that are read in vain for quotes that end nowhere. After them, each line is a record.
 _IN_VAIN_MAX = 4 * ITEM_MAX
 #: Open quotation marks over more lines than these are characters, if each line has all values of its record.
 _MANY = 3
+#: The most lines with which a delimiter is looked for.
+_HEAD_MAX = 20
 #: The most places that are named for each reason.
 _PLACES_MAX = 3
 #: Reasons for skipped or repaired data, and the sentences about them, which follow a number.
-NO_JSON, TOO_LONG, TOO_WIDE, TORN = "no_json", "too_long", "too_wide", "torn"
-UNREADABLE, MENDED = "unreadable", "mended"
+NO_JSON = "no_json"
+TOO_LONG = "too_long"
+TOO_WIDE = "too_wide"
+TORN = "torn"
+UNREADABLE = "unreadable"
+MENDED = "mended"
+TOO_MANY = "too_many"
 _SENTENCES = {
     NO_JSON: "lines were no JSON",
     TOO_LONG: f"items were longer than {ITEM_MAX:,} characters",
@@ -50,14 +66,18 @@ _SENTENCES = {
     TORN: "last lines were incomplete: they are being written, or their crawler died",
     UNREADABLE: "files could not be read to their end",
     MENDED: "lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
+    TOO_MANY: f"items came after {KEYS_MAX:,} different keys: of those that came twice, both count",
 }
-#: Byte order marks. UTF-32 comes first, because its mark begins with the mark of UTF-16.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
+#: Encoding -> the first bytes of a text in it: its byte order mark, or else two Latin characters. UTF-32 comes first,
+#: because its mark begins with the mark of UTF-16.
+_BEGINS = {
+    "utf-32": rb"\xff\xfe\0\0|\0\0\xfe\xff",
+    "utf-16": rb"\xff\xfe|\xfe\xff",
+    "utf-16-le": rb"([^\0]\0){2}",
+    "utf-16-be": rb"(\0[^\0]){2}",
 }
+#: As many first bytes as tell the encoding.
+_TELLS_ENCODING = re.compile(rb"[\x01-\x7f]{2}|[\0-\xff]{4}")
 #: The first bytes of a gzip file.
 GZIP = b"\x1f\x8b"
 _BETWEEN = re.compile(r"[\s,\ufeff]*")
@@ -68,7 +88,8 @@ _AFTER = re.compile(r"[\s,\]]|\Z")
 #: The beginning of JSON in a file whose name says CSV.
 _JSON_HEAD = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[\[{\]]|\Z)')
 #: The usual delimiters. Any other character but these is taken if header and first line have it.
-_DELIMITERS, _NO_DELIMITER = ",\t;|", re.compile(r"[\w\s.\"'()\[\]-]", re.ASCII)
+_DELIMITERS = ",\t;|"
+_NO_DELIMITER = re.compile(r"[\w\s.\"'()\[\]-]", re.ASCII)
 #: Said of a value in a list, which may have others in its line.
 _LOST = "the rest of this line is left out"
 _QUOTED = re.compile(r'"[^"]*"')
@@ -84,6 +105,8 @@ class Feed(NamedTuple):
     """One character; empty: the header says it."""
     quote: str = ""
     """``none``: a quotation mark in CSV is a character like any other."""
+    key: tuple[str, ...] = ()
+    """The fields by which an item is known. Of the items of a task with the same key, the first one counts."""
 
 
 class Skipped(Counter[str]):
@@ -112,6 +135,61 @@ class Skipped(Counter[str]):
         first = (note or "").partition("; ")[0]
         about = first.partition(" (")[0]
         return told if not first or any(own.startswith(about) for own in told) else [first, *told]
+
+
+class Keys:
+    """The keys of the items that came, as hashes of eight bytes.
+
+    ``known`` are the hashes of earlier items. ``fresh`` receives the hash of each new key. The chance that two of
+    ``KEYS_MAX`` keys have the same hash is one in two million.
+    """
+
+    def __init__(self, known: Iterable[int] = (), fresh: array[int] | None = None) -> None:
+        self._slots = array("Q", bytes(8 * 1024))
+        self._count = 0
+        self._fresh = fresh
+        for key in known:
+            self._add(key)
+
+    def is_first(self, feed: Feed, skipped: Skipped, item: Any) -> bool:
+        """Return whether this is the first item with its key. An item with a field of the key empty always is."""
+        texts = [_key_text(item.get(name)) for name in feed.key] if isinstance(item, dict) else [""]
+        if not all(texts):
+            return True
+        key = int.from_bytes(hashlib.blake2b(ascii(texts).encode(), digest_size=8).digest(), "little") or 1
+        full = self._count >= KEYS_MAX
+        if not self._add(key):
+            return False
+        if full:
+            skipped.note(feed.name, TOO_MANY, "")
+        elif self._fresh is not None:
+            self._fresh.append(key)
+        return True
+
+    def _add(self, key: int) -> bool:
+        """Return whether the key is new, and keep it if there is room."""
+        slots = self._slots
+        place = key % len(slots)
+        while slots[place]:
+            if slots[place] == key:
+                return False
+            place = (place + 1) % len(slots)
+        if self._count < KEYS_MAX:
+            slots[place] = key
+            self._count += 1
+            if self._count > len(slots) // 2:
+                self._slots = array("Q", bytes(16 * len(slots)))
+                self._count = 0
+                for known in filter(None, slots):
+                    self._add(known)
+        return True
+
+
+def _key_text(value: Any) -> str:
+    """Return a text, a number or a truth value as text, and an empty text for anything else."""
+    if isinstance(value, str) and type(value) is not str:  # the digits of a number
+        value = _decoder.decode(value)
+    return str(value) if isinstance(value, (str, int, float)) else ""
 
 
 class TooWide(ValueError):
@@ -161,8 +239,6 @@ class _Scanner:
         return found
 
 
-PAUSE: Any = object()
-"""A mark in place of items: no more bytes of the file are there now."""
 #: Takes the reason and the place of data that is skipped or repaired, and perhaps more words.
 Note = Callable[..., None]
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
@@ -173,27 +249,29 @@ _long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else 
 
 def read_items(feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemDecoder = _decoder) -> Iterator[Any]:
     """Yield the items of a file. ``pieces`` are its bytes. ``skipped`` receives what could not be read."""
-    return follow(feed, filter(None, pieces), skipped, decoder)
+    return chain.from_iterable(follow(feed, filter(None, pieces), skipped, decoder))
 
 
-def follow(feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemDecoder = _decoder) -> Iterator[Any]:
-    """Yield the items of a file that grows, and ``PAUSE`` for each piece that is empty: no more is there now."""
+def follow(
+    feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemDecoder = _decoder
+) -> Iterator[Sequence[Any]]:
+    """Yield the items of a file that grows, some at a time, and none for each piece that is empty."""
     note = partial(skipped.note, feed.name)
     texts = _decoded(_unpacked(iter(pieces), note))
     try:
-        head = yield from _begin(texts, "", _shows_its_kind, PAUSE)
+        head = yield from _begin(texts, "", _shows_its_kind, ())
         parser = _parser(feed, head.lstrip()[:_HEAD_MAX].partition("\n")[0], note, decoder)
         for text in chain(filter(None, [head]), texts):
             if text:
-                yield from parser.take(text, last=False)
+                yield from filter(None, parser.take(text, last=False))
             else:
-                yield PAUSE
-        yield from parser.take("", last=True)
+                yield ()
+        yield from filter(None, parser.take("", last=True))
     except _Unreadable as error:
         note(UNREADABLE, str(error))
 
 
-def _begin(parts: Iterator[Any], begin: Any, suffices: Callable[[Any], bool], pause: Any) -> Generator[Any, None, Any]:
+def _begin(parts: Iterator[Any], begin: Any, suffices: Callable[[Any], Any], pause: Any) -> Generator[Any, None, Any]:
     """Return the first parts as one, of which the beginning suffices. Yield a pause for each empty part."""
     for part in parts:
         begin += part
@@ -248,8 +326,8 @@ def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
 
 def _decoded(parts: Iterator[bytes]) -> Iterator[str]:
     """Yield the text. Bytes that are no UTF-8 become lone surrogates; ``_mended`` replaces them later."""
-    begin = yield from _begin(parts, b"", lambda begin: not any(mark[:-1].startswith(begin) for mark in _MARKS), "")
-    encoding = next((name for mark, name in _MARKS.items() if begin.startswith(mark)), "utf-8-sig")
+    begin = yield from _begin(parts, b"", _TELLS_ENCODING.match, "")
+    encoding = next((name for name, begins in _BEGINS.items() if re.match(begins, begin)), "utf-8-sig")
     errors = "surrogateescape" if encoding == "utf-8-sig" else "replace"
     decode = codecs.getincrementaldecoder(encoding)(errors).decode
     for part in chain(filter(None, [begin]), parts):
@@ -300,9 +378,11 @@ class _Json:
     """
 
     def __init__(self, feed: Feed, note: Note, decoder: Any) -> None:
-        self._noted, self._decoder = note, decoder
+        self._noted = note
+        self._decoder = decoder
         self._lists = (_KINDS.get(feed.format) or kind_of(feed.name)) == "json"
-        self._text, self._line = "", 1
+        self._text = ""
+        self._line = 1
         self._place = 0
         self._in_list = False
         self._needed = 0
@@ -310,7 +390,7 @@ class _Json:
         self._skip: re.Pattern[str] | None = None
         """While data is skipped: the beginning of the line that ends this."""
 
-    def take(self, more: str, *, last: bool) -> Iterator[Any]:
+    def take(self, more: str, *, last: bool) -> Iterator[Sequence[Any]]:
         self._text += more
         text = self._text
         if len(text) < self._needed and not last:
@@ -318,6 +398,8 @@ class _Json:
         self._needed = 0
         decoder = self._decoder
         odd = not text.isascii() and _mended(text) is not text
+        if not odd and self._find(last=last):
+            yield self._objects()
         while self._find(last=last):
             place = self._place
             try:
@@ -342,11 +424,35 @@ class _Json:
                 if mended is not raw:
                     self._note(MENDED, place)
                     value = decoder.decode(mended)
-            yield value
+            yield (value,)
         begin = max(0, self._place - _INDENT_MAX)
         self._line += text.count("\n", 0, begin)
         self._text = text[begin:]
         self._place -= begin
+
+    def _objects(self) -> list[Any]:
+        """Return the objects that begin here, and move behind them, if each has a line of its own. Else return none.
+
+        One call of the decoder reads all. The marks between the lines show that each line is a whole object.
+        """
+        text = self._text
+        place = self._place
+        end = text.rfind("\n{", place)
+        lines = text[place:end].rstrip() if place < end <= place + _LONG else ""
+        breaks = lines.count("\n")
+        if lines[:1] != "{" or lines.count("\n{") != breaks or any(mark in lines for mark in _MARK_IN_TEXT):
+            return []
+        mark = f'"{_MARK}",' if lines[-1] == "," else f',"{_MARK}",'
+        whole = "[" + lines.rstrip(",").replace("\n", mark) + "]"
+        try:
+            found, read = self._decoder.scan_once(whole, 0)
+        except (ValueError, RecursionError, StopIteration):
+            return []
+        if read != len(whole) or len(found) != 2 * breaks + 1 or found[1::2].count(_MARK) != breaks:
+            return []
+        self._place = end
+        objects: list[Any] = found[::2]
+        return objects
 
     def _find(self, *, last: bool) -> bool:
         """Move to the next value, and return whether there is one."""
@@ -369,7 +475,8 @@ class _Json:
 
     def _skipped(self, *, last: bool) -> bool:
         """Move to the line where reading goes on, and return whether there is one."""
-        text, skip = self._text, self._skip
+        text = self._text
+        skip = self._skip
         end = text.find("\n", self._place)
         while end >= 0 and (last or len(text) - end > _INDENT_MAX + 1):
             if skip is not None and skip.match(text, end + 1):
@@ -382,7 +489,8 @@ class _Json:
 
     def _waits(self, error: Exception, *, last: bool) -> bool:
         """Return whether the value may go on in data to come. Else leave it out."""
-        text, size = self._text, len(self._text) - self._place
+        text = self._text
+        size = len(self._text) - self._place
         is_open = isinstance(error, json.JSONDecodeError) and (
             error.msg.startswith("Unterminated") or len(text) - error.pos <= _NEAR
         )
@@ -402,7 +510,8 @@ class _Json:
 
     def _leave_out(self, reason: str, why: str = "") -> None:
         """Skip the value that begins here."""
-        text, place = self._text, self._place
+        text = self._text
+        place = self._place
         self._note(reason, place, ", ".join(filter(None, [why, _LOST if self._in_list else ""])))
         column = min(place - text.rfind("\n", 0, place) - 1, _INDENT_MAX)
         alone = re.compile(r"[{\[][ \t\r]*\n").match(text, place)
@@ -428,9 +537,11 @@ class _Csv:
     """
 
     def __init__(self, feed: Feed, note: Note) -> None:
-        self._feed, self._noted = feed, note
+        self._feed = feed
+        self._noted = note
         self._delimiter = feed.delimiter
-        self._text, self._line = "", 0
+        self._text = ""
+        self._line = 0
         self._too_long = False
         self._head: list[str] = []
         """The first lines, until the delimiter is known."""
@@ -439,13 +550,14 @@ class _Csv:
         """The lines of a record with a quotation mark that has no end yet."""
         self._size = self._cells = self._in_vain = 0
 
-    def take(self, more: str, *, last: bool) -> Iterator[Any]:
+    def take(self, more: str, *, last: bool) -> Iterator[Sequence[Any]]:
         self._text += more
         text = self._text
         if not last and len(text) <= ITEM_MAX and "\n" not in more and "\r" not in more:
             return
         odd = not text.isascii() and _mended(text) is not text
         self._text = ""
+        items: list[Any] = []
         for line in io.StringIO(text, newline=""):
             if not last and (line[-1] not in "\r\n" or (line[-1] == "\r" and text.endswith(line))):
                 # The line, or its end of two characters, may go on.
@@ -461,12 +573,14 @@ class _Csv:
                 if mended is not line:
                     self._note(MENDED)
                     line = mended
-            if self._names and not self._open and '"' not in line and len(line) <= VALUES_MAX:
-                row = line.rstrip("\r\n").split(self._delimiter)
-                if row != [""]:
-                    yield self._item(row)
-            else:
+            row = self._whole(line) if self._names and not self._open and len(line) <= VALUES_MAX else None
+            if row is None:
+                yield items
+                items = []
                 yield from self._lines(line)
+            elif row:
+                items.append(self._item(row))
+        yield items
         if last:
             yield from self._lines(None)
 
@@ -480,14 +594,14 @@ class _Csv:
     def _note(self, reason: str, why: str = "") -> None:
         self._noted(reason, f"line {self._line:,}", why)
 
-    def _lines(self, line: str | None) -> Iterator[Any]:
+    def _lines(self, line: str | None) -> Iterator[Sequence[Any]]:
         """Take one more line; ``None``: there is none."""
         todo: deque[str] = deque()
         if not self._delimiter:
             self._head += [line] if line else []
-            if line is not None and len(self._head) < 2:
+            if line is not None and len(self._head) < _HEAD_MAX and len(_first_records(self._head)) < 2:
                 return
-            self._delimiter = _delimiter(self._head, self._feed.name)
+            self._delimiter = delimiter_of(self._head, self._feed.name)
             todo.extend(self._head)
         elif line is not None:
             todo.append(line)
@@ -501,7 +615,7 @@ class _Csv:
                 if not self._names:
                     raise _Unreadable(f"line 1: more than {VALUES_MAX:,} names of columns")
             elif self._names:
-                yield self._item(row)
+                yield (self._item(row),)
             else:
                 self._names = _distinct(row)
 
@@ -512,10 +626,9 @@ class _Csv:
         line = todo.popleft()
         if len(line) > VALUES_MAX and line.count(self._delimiter) > VALUES_MAX:
             return [""] * (VALUES_MAX + 1)
-        if self._feed.quote == "none":
-            bare = line.rstrip("\r\n")
-            return bare.split(self._delimiter) if bare else []
         is_open = bool(self._open)
+        if not is_open and (whole := self._whole(line)) is not None:
+            return whole
         self._open.append(line)
         self._size += len(line)
         self._cells += line.count(self._delimiter)
@@ -535,6 +648,16 @@ class _Csv:
         self._open = []
         self._size = self._cells = 0
         return row
+
+    def _whole(self, line: str) -> list[str] | None:
+        """Return the values of a line that is a record by itself; ``None``: its quotation marks are not closed."""
+        if '"' not in line or self._feed.quote == "none":
+            bare = line.rstrip("\r\n")
+            return bare.split(self._delimiter) if bare else []
+        try:
+            return next(csv.reader((line,), delimiter=self._delimiter, strict=True), [])
+        except csv.Error:
+            return None
 
     def _given_up(self, todo: deque[str], reason: str = "") -> list[str] | None:
         """Return the first line of the open record as a record of its own, unless it seems to be a part of one."""
@@ -583,9 +706,11 @@ class _Csv:
         return item
 
 
-def _delimiter(lines: list[str], name: str) -> str:
-    """Return the delimiter of a file by its first lines: the header, and the line after it."""
-    head, follows = (_QUOTED.sub("", line).rstrip("\r\n") for line in [*lines, "", ""][:2])
+def delimiter_of(lines: list[str], name: str) -> str:
+    """Return the delimiter of a file by its first lines: the header, and the record after it."""
+    records = _first_records(lines)
+    first = records if len(records) == 2 else [*lines, "", ""][:2]
+    head, follows = (_QUOTED.sub("", text).rstrip("\r\n") for text in first)
     best = max(_DELIMITERS, key=head[:10_000].count)
     if suffix_of(name) == "tsv" and "\t" in head:
         return "\t"
@@ -594,6 +719,16 @@ def _delimiter(lines: list[str], name: str) -> str:
     others = {char for char in head if char.isascii() and not _NO_DELIMITER.match(char)}
     fits = sorted(char for char in others if char in follows or head.count(char) > 1)
     return max(fits, key=lambda char: (head.count(char) == follows.count(char), head.count(char)), default=best)
+
+
+def _first_records(lines: list[str]) -> list[str]:
+    """Return the first two records of these lines that are complete. A quotation mark is closed by the next one."""
+    found = [""]
+    for line in lines:
+        found[-1] += line
+        if found[-1].count('"') % 2 == 0:
+            found.append("")
+    return found[:-1][:2]
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
@@ -609,13 +744,14 @@ class _Xml:
     """Items of XML, as Scrapy's exporter writes it: the elements below the root. No entity is expanded."""
 
     def __init__(self, feed: Feed, note: Note) -> None:
-        self._feed, self._noted = feed, note
+        self._feed = feed
+        self._noted = note
         self._parser: Any = XMLPullParser(("start", "end"))
         self._root: Any = None
         self._depth = self._size = self._values = 0
         self._head = ""
 
-    def take(self, more: str, *, last: bool) -> Iterator[Any]:
+    def take(self, more: str, *, last: bool) -> Iterator[Sequence[Any]]:
         self._size += len(more)
         if self._root is None:
             self._head += more
@@ -629,7 +765,7 @@ class _Xml:
                     continue
                 self._depth -= 1
                 if self._depth == 1:
-                    yield {field.tag: _xml_value(field) for field in element}
+                    yield ({field.tag: _xml_value(field) for field in element},)
                     self._root.clear()
                     self._size = self._values = 0
         except (ParseError, RecursionError) as error:
@@ -652,7 +788,8 @@ class _Xml:
 
 def _xml_value(element: Any) -> Any:
     if not len(element):
-        return element.text or ""
+        text = element.text or ""
+        return "" if text.isspace() and "\n" in text else text  # the indentation in an empty list
     if all(one.tag == "value" for one in element):
         return [_xml_value(one) for one in element]
     return {one.tag: _xml_value(one) for one in element}

@@ -59,7 +59,8 @@ class CappedLog:
                 return None
 
     def _drain(self) -> None:
-        due, left = time.monotonic() + _DRAIN_S, _DRAIN_BYTES
+        due = time.monotonic() + _DRAIN_S
+        left = _DRAIN_BYTES
         while left > 0 and time.monotonic() < due and self._pass_on():
             left -= _CHUNK
 

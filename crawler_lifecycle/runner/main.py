@@ -22,11 +22,12 @@ from .child import Child, Ended, become_subreaper, block_signals, hide_environme
 from .crawlee import Crawlee
 from .feeds import Feeds
 from .forced import ForcedStop
-from .item_files import DECLARED
+from .item_files import DECLARED, declared_in
+from .item_reader import Keys
 from .log import CappedLog
 from .memory import cgroup_limit
 from .signs import Signs
-from .state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON, FeedCounts, JobState
+from .state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON, FeedCounts, JobState, KeptKeys
 from .upload import INTERRUPTED, Upload
 from .verdict import BEFORE_START, Evidence, exit_of
 
@@ -47,7 +48,9 @@ _POLL_SECONDS = 0.1
 #: Variables that are only for the runner; the crawler does not get them.
 _OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD", "CRAWL_FIELDS")
 #: Seconds between two counts of the feeds; for the last count; and for the last count of a stopped crawler.
-FEED_SECONDS, FEED_END_SECONDS, FEED_STOP_SECONDS = 5.0, 10.0, 2.0
+FEED_SECONDS = 5.0
+FEED_END_SECONDS = 10.0
+FEED_STOP_SECONDS = 2.0
 #: When fewer bytes than these are free on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
@@ -71,7 +74,12 @@ class Runner:
         self._stats: dict[str, Any] = {}
         self._reported: contract.Json = {}
         """The last valid stats of the crawler itself."""
-        self._feeds = Feeds(terms.files_dir, terms.fields) if terms.files_dir and terms.items != "off" else None
+        self._feeds: Feeds | None = None
+        self._by_key = any(one.key for one in declared_in(terms.items.encode()))
+        """Items with the same key count once. So the runner counts them in the feeds, whatever the crawler says."""
+        self._keys = KeptKeys(terms.state_dir) if self._by_key and terms.state_dir else None
+        if terms.files_dir and terms.items != "off":
+            self._feeds = Feeds(terms.files_dir, terms.fields, self._keys.begin if self._keys else Keys)
         if terms.files_dir and terms.items.startswith("{"):
             contract.write(os.path.join(terms.files_dir, DECLARED), f"{terms.items}\n")
         self._feeds_due = time.monotonic() + FEED_SECONDS
@@ -103,6 +111,7 @@ class Runner:
         elif self._terms.attempt > 1:
             asked = UNKNOWN if self._terms.state_dir else NO_STATE
             self._note_resumption(asked if self._terms.resume else NOT_ASKED)
+        self._begin_keys(resume=self._resumed if self._scrapy else self._terms.resume)
         if child.pending_stop():
             say("A stop was requested before the crawler was started.")
             return self._finish(Ended(None, None, 0), child)
@@ -126,6 +135,12 @@ class Runner:
         if log is not None:
             log.finish()
         return self._finish(ended, child)
+
+    def _begin_keys(self, *, resume: bool) -> None:
+        """Count from the beginning, with the keys of the earlier attempts if this one continues them."""
+        if self._keys is not None and self._feeds is not None:
+            self._keys.load(resume=resume)
+            self._feeds.begin()
 
     def _log(self) -> CappedLog | None:
         """Return the log with a size limit; ``None`` when no log file is set, or when it cannot be opened."""
@@ -232,6 +247,8 @@ class Runner:
         self._statistics = fresh.pop("scrapystats", self._statistics)
         resumed = fresh.pop("resumed", None)
         if resumed is not None and self._resumption and self._state is None:  # we know about Scrapy's state ourselves
+            if not resumed and self._resumption.get("resumed") is not False:
+                self._begin_keys(resume=False)
             self._resumption = {"resumed": resumed, "resume_note": WENT_ON if resumed else ANEW}
         if fresh:
             fresh.setdefault("updated_at", contract.now())
@@ -246,14 +263,15 @@ class Runner:
             counted = {"items": self._feeds.items, "bytes": self._feeds.bytes}
             if self._counts is not None:
                 counted = self._counts.with_earlier(counted, anew=self._resumption.get("resumed") is False)
-        stats = {**counted, **self._reported}
+        own = {name: value for name, value in self._reported.items() if name != "items" or not self._by_key}
+        stats = {**counted, **own}
         self._stats = stats if self._state is None else self._state.with_earlier(stats)
         self._write_stats(self._stats)
 
     def _count_feeds(self, final_s: float | None = None) -> None:
         """Count new data of the feeds when the next count is due; at the end all data, within ``final_s`` seconds."""
         now = time.monotonic()
-        own = self._reported.keys() >= {"items", "bytes"}
+        own = self._reported.keys() >= {"items", "bytes"} and not self._by_key
         if self._feeds is None or own or (final_s is None and now < self._feeds_due):
             return
         before = self._feeds.items, self._feeds.bytes
@@ -266,6 +284,8 @@ class Runner:
             else:
                 self._feeds.finish()
         self._feeds_due = time.monotonic() + (TICK_SECONDS if more else FEED_SECONDS)
+        if self._keys is not None:
+            self._keys.save()
         if (self._feeds.items, self._feeds.bytes) != before:
             self._reported["updated_at"] = contract.now()
             self._combine()
@@ -307,7 +327,8 @@ class Runner:
         resumable = self._resumable(reason)
         if self._timed_out and code != contract.FINISHED:
             # The service reports the same reason when it stops a run for this limit itself.
-            code, reason = contract.FAILED, TIMED_OUT
+            code = contract.FAILED
+            reason = TIMED_OUT
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
         statistics = {"scrapystats": self._statistics} if self._statistics else {}
         if self._stats or statistics:
@@ -349,7 +370,7 @@ class Runner:
         if not folders:
             return []
         where = os.path.commonpath(folders) or "."
-        words = f"{sum(folders.values())} files in {where!r:.200} are not kept: write them to CRAWL_FILES_DIR"
+        words = f"{sum(folders.values())} files in {where!r:.200} {contract.NOT_KEPT}"
         say(words)
         return [words]
 
@@ -372,7 +393,8 @@ class Runner:
 
     def _difference(self, feeds: Feeds, not_kept: list[str]) -> str:
         """Return sentences about items that the crawler counted, or left in files, and that nobody can read."""
-        counted, items = self._reported.get("items"), feeds.items
+        counted = self._reported.get("items")
+        items = 0 if feeds.read is None and self._by_key else feeds.read
         # A command counts on after a resume, but its feeds begin anew.
         differs = items is not None and counted not in (None, items) and (self._scrapy or self._terms.attempt == 1)
         told = [f"{counted:,} items were counted, {items:,} can be read"] if differs else []

@@ -41,7 +41,8 @@ class Signs:
 def below(pid: int, most: int | None = None) -> list[int]:
     """Return the descendants of the process, at most ``most``. They include the orphans that it adopts."""
     found: list[int] = []
-    todo, asked = [pid], 0
+    todo = [pid]
+    asked = 0
     while todo and (most is None or asked < most):
         current = todo.pop()
         try:

@@ -11,14 +11,19 @@ import contextlib
 import json
 import os
 import shutil
+from array import array
 from typing import Any
 
-from . import contract
+from . import contract, reported
 from .changes import changed_since
-from .held import Held
+from .held import Held, NotOurs
+from .item_reader import KEYS_MAX, Keys
 
-JOB, ASIDE, MARKER = "job", "job.aside", "clean-stop.json"
+JOB = "job"
+ASIDE = "job.aside"
+MARKER = "clean-stop.json"
 COUNTED = "counted.json"
+KEYS = "counted.keys"
 #: Notes for people about a task of a later attempt (``resume_note``).
 WENT_ON = "The crawl continued where the earlier attempt was stopped"
 NEWER_CODE = f"{WENT_ON}. The project's code is newer than the saved state"
@@ -92,7 +97,7 @@ class JobState:
         for name, number in statistics.items():
             earlier = both.get(name, 0)
             both[name] = max(earlier, number) if "max" in name else earlier + number
-        return contract.valid_statistics(both)
+        return reported.statistics(both)
 
 
 class FeedCounts:
@@ -116,10 +121,45 @@ class FeedCounts:
         return both
 
 
+class KeptKeys:
+    """The keys of the items of all attempts that continue each other, in the state folder: hashes of eight bytes."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._path = state_dir
+        self._earlier = array("Q")
+
+    def load(self, *, resume: bool) -> None:
+        """Know the keys of earlier attempts, or none if this one does not continue them."""
+        data = None
+        if resume:
+            with contextlib.suppress(OSError, NotOurs):
+                data = Held(self._path).read(KEYS, 8 * KEYS_MAX)
+        data = data or b""
+        self._earlier = array("Q", data[: len(data) // 8 * 8])
+
+    def begin(self) -> Keys:
+        """Return the keys of earlier attempts, for a count of this attempt from its beginning."""
+        self._size = 0
+        self._unsaved = self._earlier[:]
+        return Keys(self._earlier, self._unsaved)
+
+    def save(self) -> None:
+        """Write the keys that came since the last call."""
+        with contextlib.suppress(OSError, NotOurs):  # as far as there is room
+            handle = Held(self._path).lockable(KEYS)
+            try:
+                count = os.pwrite(handle, self._unsaved, self._size) // 8
+                self._size += 8 * count
+                os.ftruncate(handle, self._size)
+                del self._unsaved[:count]
+            finally:
+                os.close(handle)
+
+
 def _sums(counted: contract.Json, earlier: contract.Json) -> dict[str, int]:
     """Return the counters of this attempt and of earlier ones together."""
     return {
-        name: min(counted.get(name, 0) + earlier.get(name, 0), contract.COUNT_MAX)
+        name: min(counted.get(name, 0) + earlier.get(name, 0), reported.COUNT_MAX)
         for name in contract.COUNTERS
         if name in counted or name in earlier
     }

@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 from typing import NamedTuple
 
-from . import contract
+from . import contract, reported
 
-#: Scrapy's finish reasons that mean a failure, even with exit code 0.
-_FAILURES = ("memusage_exceeded", "start_error")
 BEFORE_START = "shutdown-before-start"
 
 
@@ -64,7 +62,7 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
     if reason == "shutdown":
         # Scrapy also says so when something fails while it opens. Only a signal that we passed on proves a stop.
         return (contract.STOPPED, reason) if end.stop_asked else (contract.FAILED, None)
-    return (contract.FAILED if reason in _FAILURES else contract.FINISHED), reason
+    return (contract.FAILED if reason in reported.FAILED_WORDS else contract.FINISHED), reason
 
 
 def _command(end: Evidence) -> tuple[int, str | None]:

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from crawler_lifecycle.domain.bounds import REASON_MAX, words
+from crawler_lifecycle.domain.crawlers.crawler import unknown
 from crawler_lifecycle.domain.errors import DeploymentExpired
 from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
@@ -136,8 +137,9 @@ def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> li
     """Deploy the tasks of a call and return each with its result. Blocks. Raises ``Problem`` and domain errors."""
     crawler = catalogue.get(call.crawler)
     if crawler is None:
-        known = ", ".join(sorted(crawler.name for crawler in catalogue.all()))
-        value, message = repr(call.crawler)[:120], f"unknown crawler; known crawlers are {known}"
+        words = unknown((known.name for known in catalogue.all()), catalogue.problem)
+        value = repr(call.crawler)[:120]
+        message = f"unknown crawler; {words}"
         error = FieldError(field="crawler", value=value, message=message)
         raise Problem(422, "unknown_crawler", f"crawler: {value}: {message}", errors=[error])
     try:

@@ -13,9 +13,9 @@ from crawler_lifecycle import redaction, task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kind import TaskEnvironment, kind_of
+from crawler_lifecycle.domain.bounds import DAY_S
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.domain.retention import DAY_S
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
@@ -123,7 +123,8 @@ def _child_tasks(settings: Settings) -> TaskEnvironment | None:
                 "(LIFECYCLE_CLUSTER__FILES_URL); set it here and for the gateway: openssl rand -hex 32"
             )
         return None
-    key, url = gateway.task_key.get_secret_value().encode(), gateway.url
+    key = gateway.task_key.get_secret_value().encode()
+    url = gateway.url
     if len(key) < task_tokens.KEY_MIN:
         raise Unservable(
             f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {task_tokens.KEY_MIN} or more, and the "
@@ -138,7 +139,9 @@ def _child_tasks(settings: Settings) -> TaskEnvironment | None:
 
 
 def _task_environment(url: str, key: bytes, uploads: bool, deployment: Deployment, task: QueuedTask) -> dict[str, str]:
-    run_id, index, attempt = deployment.run_id, task.index, task.attempt
+    run_id = deployment.run_id
+    index = task.index
+    attempt = task.attempt
     found = {"CRAWL_GATEWAY_URL": url, "CRAWL_TOKEN": task_tokens.sign(key, deployment.run)}
     if uploads:
         found["CRAWL_UPLOAD_URL"] = f"{url}/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"

@@ -9,18 +9,19 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Index, Integer, String, UniqueConstraint, func, insert, or_, select, update
 
+from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.projects import ALL
+from crawler_lifecycle.features.graphs.store.tables import graph
+from crawler_lifecycle.features.managers.store.tables import manager
+from crawler_lifecycle.features.schedules.store.tables import schedule
+from crawler_lifecycle.features.webhooks.store import webhook
 from crawler_lifecycle.ports.access import AccessRow, TokenRow
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime, Words, counted_key, new_table, project_column, required
-from crawler_lifecycle.store.graphs.tables import graph
-from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history
-from crawler_lifecycle.store.schedules.tables import schedule
-from crawler_lifecycle.store.webhooks import webhook
 
 access_log = new_table(
     "access_log",
@@ -69,7 +70,8 @@ access_token = new_table(
 TOKENS_MAX = 1000
 #: The column of each kind of subject that requests name.
 _SUBJECTS = (run_history.c.run_id, manager.c.manager_id, graph.c.graph_key, schedule.c.name, webhook.c.name)
-_a, _t = access_log.c, access_token.c
+_a = access_log.c
+_t = access_token.c
 
 
 class AccessStore(StorePart):
@@ -109,10 +111,11 @@ def _known(conn: Connection, rows: Sequence[AccessRow]) -> Mapping[tuple[str | N
     """Return uid and project of the subjects that exist, by kind and number or name."""
     found: dict[tuple[str | None, str | None], Row] = {}
     for column in _SUBJECTS:
-        kind, columns = column.table.name.removesuffix("_history"), column.table.c
+        kind = column.table.name.removesuffix("_history")
+        columns = column.table.c
         names: set[Any] = {row.subject for row in rows if row.kind == kind and row.subject}
         if column.primary_key:
-            names = {int(one) for one in names if one.isascii() and one.isdecimal() and len(one) < 19}
+            names = {whole(name) for name in names} - {None}
         uid = [one.label("uid") for one in columns if one.name == f"{kind}_uid"]  # a schedule has none
         query = select(column.label("key"), columns.project, *uid)
         found |= {(kind, str(row["key"])): row for row in rows_in(conn, query, column, names)}

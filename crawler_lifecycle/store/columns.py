@@ -169,6 +169,23 @@ def project_column() -> Column[str]:
     return required("project", String(63), server_default=DEFAULT)
 
 
+def owner_columns() -> list[Column[Any]]:
+    """Return the columns that name the attempt of a row, and the workflow that owns it."""
+    return [
+        required("attempt", Integer),
+        Column("owner_workflow_id", String(1000)),
+        Column("owner_run_id", String(64)),
+    ]
+
+
+def list_indexes(key: str, *filters: str) -> list[Index]:
+    """Return the indexes of lists, which are read newest first: each has the columns of a filter, and then ``key``.
+
+    ``filters``: the names of columns, separated by spaces if a filter has several.
+    """
+    return [Index(None, *names.split(), key) for names in filters]
+
+
 def life_columns() -> list[Column[Any]]:
     """Return the time columns of a row that begins and ends."""
     return [

@@ -45,6 +45,9 @@ ANSWER_TIMEOUT_S = 10
 LOCK_WAIT_S = 8
 """Seconds that a statement waits for a lock. They are below the answer timeout, so that a lock that is not released is
 reported as a lock and not as a lost connection."""
+IDLE_WRITE_S = 5
+"""Seconds after which MariaDB ends a connection that has written and says nothing more: its process is frozen, and
+holds locks for which all others wait. MySQL has no such limit."""
 RECYCLE_S = 280
 """Seconds after which a connection is replaced: below the idle timeout of many proxies and managed databases
 (300 s)."""
@@ -96,7 +99,9 @@ def parse_url(text: str) -> URL:
             raise _bad_url(text, "names another driver than pysqlite")
         if not url.database or url.database == ":memory:" or "mode=memory" in text:
             raise _bad_url(text, "names no file; a database in memory cannot be shared between processes")
-        return url.set(drivername="sqlite+pysqlite")
+        # A URL is UTF-8. Where paths are not, as with LC_ALL=C, Python needs the bytes of the letters.
+        file = os.fsdecode(url.database.encode("utf-8", "surrogateescape"))
+        return url.set(drivername="sqlite+pysqlite", database=file)
     if kind in ("mysql", "mariadb"):
         if url.drivername not in (kind, f"{kind}+pymysql"):
             raise _bad_url(text, "names another driver than pymysql")
@@ -136,7 +141,9 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
             "connect_timeout": CONNECT_TIMEOUT_S,
             "read_timeout": answer_timeout_s,
             "write_timeout": answer_timeout_s,
-            "init_command": f"SET SESSION sql_mode='{_SQL_MODE}', innodb_lock_wait_timeout={LOCK_WAIT_S}",
+            # MySQL takes the second part for a comment.
+            "init_command": f"SET SESSION sql_mode='{_SQL_MODE}', innodb_lock_wait_timeout={LOCK_WAIT_S}"
+            f" /*M!100300 , idle_write_transaction_timeout={IDLE_WRITE_S} */",
         },
         **pool,
     )

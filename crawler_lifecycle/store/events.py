@@ -11,7 +11,7 @@ from sqlalchemy import Select, and_, or_, select
 from crawler_lifecycle.domain.audits.audit import LiveRun
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED, EVENT_RUN_STALE, request_of_workflow
-from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
+from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOK_SINKS
 from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store.base.outbox import facts, outbox_counter, outbox_delivery, outbox_event, record_tries
 from crawler_lifecycle.store.base.rows import made, wanted
@@ -92,7 +92,8 @@ class EventStore(RunPart):
         are returned: these must be delivered once. Other events only report a change, and a long run has thousands of
         them. Deliveries to webhooks are not included (``WebhookStore``).
         """
-        e, d = outbox_event.c, outbox_delivery.c
+        e = outbox_event.c
+        d = outbox_delivery.c
         once = e.event_key.is_not(None)
         query = (
             select(e.seq, e.type, e.attempt, d.sink, d.status, d.tries, d.error, d.delivered_at)
@@ -115,7 +116,8 @@ class TroubleStore(RunPart):
             return False
         with self._unit(run.run_id) as unit:
             still = not unit.status.terminal and unit.run["next_look_at"] == run.due_at and run.ref == unit.ref
-            if not still:
+            looked_at = unit.run["verified_at"]
+            if not still or (looked_at is not None and looked_at > run.due_at):  # others have looked
                 return False
             more = facts(unit.run, "look_error", "verified_at")
             return _append_once(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)
@@ -128,7 +130,8 @@ class TroubleStore(RunPart):
         """
         if run_id is None:
             # A workflow that owns its run may have any id. Before its claim, only the ids that we give name the run.
-            request_id, r = request_of_workflow(workflow_id), run_history.c
+            request_id = request_of_workflow(workflow_id)
+            r = run_history.c
             mine = [(r.status.in_(LIVE_RUNS), r.owner_workflow_id == workflow_id), (r.request_id == request_id,)]
             found = [row["run_id"] for where in mine for row in self._rows(select(r.run_id).where(*where).limit(1))]
             if not found:

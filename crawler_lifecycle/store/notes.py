@@ -1,4 +1,4 @@
-"""Notes that processes leave for each other for a time: logins that ended, and fingerprints of settings."""
+"""Notes that processes leave for each other for a time: logins that ended, fingerprints of settings, and an upgrade."""
 
 from __future__ import annotations
 
@@ -27,13 +27,18 @@ process_note = new_table(
     required("ends_at", UtcTime),
 )
 
-#: The kinds of notes: the id of a login that ended before its time; the settings of a process.
-LOGIN, SETTINGS = "login", "settings"
+#: The kinds of notes: the id of a login that ended before its time; the settings of a process; an upgrade of the
+#: schema, which counts as long as the former build may return.
+LOGIN = "login"
+SETTINGS = "settings"
+UPGRADE = "upgrade"
 #: The most notes of a kind that are read. Nobody has so many processes, or logs out so often.
 NOTES_MAX = 10_000
 #: Seconds between two notes about the settings of a process, seconds for which one counts, and the most differences
 #: that are told.
-EVERY_S, COUNTS_S, SHOWN = 20.0, 60.0, 10
+EVERY_S = 20.0
+COUNTS_S = 60.0
+SHOWN = 10
 _n = process_note.c
 
 

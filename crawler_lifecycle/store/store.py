@@ -12,14 +12,17 @@ from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
+from crawler_lifecycle.features.graphs.store.graphs import GraphStore
+from crawler_lifecycle.features.graphs.store.tables import graph
+from crawler_lifecycle.features.managers.store.managers import ManagerStore
+from crawler_lifecycle.features.managers.store.plans import PlanStore
+from crawler_lifecycle.features.managers.store.tables import manager
+from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
+from crawler_lifecycle.features.schedules.store.tables import schedule
+from crawler_lifecycle.features.webhooks.store import WebhookStore, webhook
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
 from crawler_lifecycle.store.base.unit import Most, StorePart, Told
-from crawler_lifecycle.store.graphs.graphs import GraphStore
-from crawler_lifecycle.store.graphs.tables import graph
-from crawler_lifecycle.store.managers.managers import ManagerStore
-from crawler_lifecycle.store.managers.plans import PlanStore
-from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.migrations.schema_version import schema_of
 from crawler_lifecycle.store.retention.deletion import DeletionStore
 from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
@@ -39,14 +42,11 @@ from crawler_lifecycle.store.runs.retries import RetryStore
 from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.store.schedules.schedules import ScheduleStore
-from crawler_lifecycle.store.schedules.tables import schedule
 
 from .access import AccessStore, TokenStore
 from .engine import Database, open_engine, parse_url
 from .events import EventStore, TroubleStore
 from .notes import NoteStore
-from .webhooks import WebhookStore, webhook
 
 
 class StoreHealth(StorePart):
@@ -64,7 +64,8 @@ class StoreHealth(StorePart):
         found: set[str] = set()
         with self._db.reading() as conn:
             for table in (run_history, manager, graph, schedule, webhook):
-                p, last = table.c.project, ""
+                p = table.c.project
+                last = ""
                 while last := conn.execute(select(p).where(p > last).order_by(p).limit(1)).scalar_one_or_none() or "":
                     found.add(last)
         return found

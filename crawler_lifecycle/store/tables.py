@@ -9,13 +9,15 @@ Every database compares texts by code point (``utf8mb4_bin``). With the default 
 
 from __future__ import annotations
 
-from . import access, notes, webhooks
+from crawler_lifecycle.features.graphs.store import tables as graphs
+from crawler_lifecycle.features.managers.store import tables as managers
+from crawler_lifecycle.features.schedules.store import tables as schedules
+from crawler_lifecycle.features.webhooks import store as webhooks
+from crawler_lifecycle.store import access, notes
+
 from .audits import tables as audits
 from .base import outbox
 from .columns import metadata
-from .graphs import tables as graphs
-from .managers import tables as managers
 from .runs import tables as runs
-from .schedules import tables as schedules
 
 __all__ = ["access", "audits", "graphs", "managers", "metadata", "notes", "outbox", "runs", "schedules", "webhooks"]

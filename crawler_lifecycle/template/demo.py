@@ -18,8 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ARGS = json.loads(os.environ.get("CRAWL_ARGS", "{}"))
-PAGES, DELAY = int(ARGS.get("pages", 30)), float(ARGS.get("delay", 0.1))
-FILES, STATE = Path(os.environ.get("CRAWL_FILES_DIR", ".")), Path(os.environ.get("CRAWL_STATE_DIR", "."))
+PAGES = int(ARGS.get("pages", 30))
+DELAY = float(ARGS.get("delay", 0.1))
+FILES = Path(os.environ.get("CRAWL_FILES_DIR", "."))
+STATE = Path(os.environ.get("CRAWL_STATE_DIR", "."))
 STATS = Path(os.environ.get("CRAWL_STATS_FILE", "stats.json"))
 
 

@@ -30,16 +30,16 @@ from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.graph.commands import GraphOrder
-from crawler_lifecycle.domain.managers.manager import ManagerOrder
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.schedules.definition import due_workflow_id
-from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
+from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
+from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
+from crawler_lifecycle.features.schedules.ports import DueOrder
+from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
+from crawler_lifecycle.features.webhooks.ports import WebhookOrder
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.ports.schedules import DueOrder
-from crawler_lifecycle.ports.webhooks import WebhookOrder
 from crawler_lifecycle.workflows.audit import AuditOrder
 from crawler_lifecycle.workflows.exports import ExportOrder
 from crawler_lifecycle.workflows.policies import FIRST
@@ -56,7 +56,8 @@ AUDIT_LIFE = timedelta(hours=2)
 RETRY_S = (0.2, 5.0)
 
 #: Of workflows that were ended from outside: how long each is listed, and the most that are listed.
-ENDED_WITHIN, ENDED_MAX = timedelta(minutes=5), 500
+ENDED_WITHIN = timedelta(minutes=5)
+ENDED_MAX = 500
 _ENDED = "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
 
 #: The highest priority, of workflows that continue and of due times. Outside of their worker's cache, their steps come
@@ -169,10 +170,10 @@ class Workflows:
 
         Executions of ``workflow_ids`` belong to them too if they name no run.
         """
-        ids = ", ".join(f"'{one}'" for one in workflow_ids if not set("'\\") & set(one))
+        ids = ", ".join(f"'{id_}'" for id_ in workflow_ids if not set("'\\") & set(id_))
         query = f"CrawlRunUid = '{run.uid}'" + (f" OR (CrawlRunUid IS NULL AND WorkflowId IN ({ids}))" if ids else "")
         async with self.asking() as client:
-            listed = [one async for one in client.list_workflows(query, page_size=20, limit=20)]
+            listed = [workflow async for workflow in client.list_workflows(query, page_size=20, limit=20)]
             for one in listed:
                 which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
                 order = api.DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
@@ -219,7 +220,8 @@ class Workflows:
 
         With ``wake``, an open workflow reads its row now.
         """
-        options, id = _WAKING if wake else {}, webhook_workflow_id(name)
+        options = _WAKING if wake else {}
+        id = webhook_workflow_id(name)
         return _chain(await self._start(names.WEBHOOK_WORKFLOW, [WebhookOrder(name)], id, **options))
 
     async def start_graph(self, graph_id: int, workflow_id: str) -> str:
@@ -306,6 +308,13 @@ class Workflows:
     async def look_now(self, workflow_id: str) -> bool:
         """Ask a workflow for a look now. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
+
+    async def look_recorded(self, workflow_id: str, recorded: bool) -> bool:
+        """Notify a workflow of a change. ``recorded``: a look has recorded it, so the workflow does not look again.
+
+        Builds that do not know this field look now. Return ``False`` if the workflow is not open.
+        """
+        return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW, *([{"recorded": True}] if recorded else []))
 
     async def place_free(self, workflow_id: str) -> bool:
         """Notify a run that it may deploy waiting tasks now. Return ``False`` if the workflow is not open."""

@@ -26,7 +26,8 @@ from .converter import ENCRYPTED, WHY
 
 SETTING = "LIFECYCLE_PAYLOADS__KEYS"
 ENCODING = ENCRYPTED
-_KEY_BYTES, _NONCE_BYTES = 32, 12
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
 _HOW = "give NAME=KEY[,NAME=KEY], each key 32 bytes in base64 (openssl rand -base64 32); the first one encrypts"
 
 

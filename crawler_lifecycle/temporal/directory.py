@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from crawler_lifecycle.domain.schedules.definition import due_of_workflow
+from crawler_lifecycle.domain.due_ids import due_of_workflow
+from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.ports.schedules import DueOrder
 
 from .client import Workflows
 

@@ -35,7 +35,8 @@ async def answering(timeout_s: float) -> AsyncIterator[None]:
         raise TemporalUnavailable(f"Temporal did not answer within {timeout_s:g} s") from None
     except RPCError as error:
         refused = TemporalRefused(f"Temporal refused the call ({error.status.name}): {error}")
-        refused.reason, refused.forbidden = error.message, error.status == RPCStatusCode.PERMISSION_DENIED
+        refused.reason = error.message
+        refused.forbidden = error.status == RPCStatusCode.PERMISSION_DENIED
         raise refused from error
 
 

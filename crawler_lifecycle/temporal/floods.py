@@ -16,7 +16,7 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.workflows.plans.graph_state import ANSWERED_MAX
+from crawler_lifecycle.features.graphs.workflows.graph_state import ANSWERED_MAX
 from crawler_lifecycle.workflows.state import HEARD_MAX
 
 #: A step with fewer jobs is no flood.
@@ -33,7 +33,8 @@ WAKING = (
 #: Other signals that are kept. Stops: the first of each kind (``_ASKS``), and the ``_NEWEST`` newest ones, one more
 #: than a run records. Ended batches: the ``_OLDEST`` oldest ones, one more than a graph remembers.
 _STOPS = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP})
-_NEWEST, _OLDEST = HEARD_MAX + 1, ANSWERED_MAX + 1
+_NEWEST = HEARD_MAX + 1
+_OLDEST = ANSWERED_MAX + 1
 #: Fields of a stop that make it stronger.
 _ASKS = re.compile(rb'"(force|leave)"\s*:\s*true')
 
@@ -50,7 +51,8 @@ class _Few:
     """A step with fewer jobs. It wraps the message, because a copy would cost more time than this saves."""
 
     def __init__(self, act: WorkflowActivation, jobs: list[WorkflowActivationJob]) -> None:
-        self._act, self.jobs = act, jobs
+        self._act = act
+        self.jobs = jobs
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._act, name)
@@ -78,7 +80,10 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
         return act
     asks = [_asks(job.signal_workflow) if job.HasField("signal_workflow") else None for job in act.jobs]
     stops = sum(ask is not None and ask[0] in _STOPS for ask in asks)
-    seen, left_out, kept, last = Counter[tuple[object, ...]](), 0, [], None
+    seen = Counter[tuple[object, ...]]()
+    left_out = 0
+    kept = []
+    last = None
     for job, ask in zip(act.jobs, asks, strict=True):
         seen[ask or ()] += 1
         stop = ask is not None and ask[0] in _STOPS

@@ -66,7 +66,8 @@ class Lines:
         """Return the number of lines that it may still log."""
         at = workflow.info().get_current_history_length()
         if at != self._at:
-            self._at, self._count = at, 0
+            self._at = at
+            self._count = 0
         return LINES_MAX - self._count
 
     def take(self) -> int:
@@ -163,7 +164,8 @@ class _Workflow(WorkflowInboundInterceptor):
         _lines.set(self.lines)
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        self.fields, self.lines = {}, Lines()
+        self.fields = {}
+        self.lines = Lines()
         super().init(_Calls(outbound, self.fields))
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
@@ -242,8 +244,7 @@ def _ended(_: Fence, ended: RunEnded, __: float) -> None:
 
 
 def _looked(_: LookOrder, answer: LookAnswer, __: float) -> None:
-    count(meters.LOOKS, result="ok")
-    measure(meters.LOOK_TIME, answer.seconds)
+    meters.looked(answer.seconds)
 
 
 def _stopped(order: RecordStop, _: object, __: float) -> None:
@@ -313,7 +314,8 @@ class HeartbeatInterceptor(Interceptor):
     """
 
     def __init__(self, names: Collection[str], note: Callable[[activity.Info], None]) -> None:
-        self.names, self.note = frozenset(names), note
+        self.names = frozenset(names)
+        self.note = note
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return _Beating(next, self)

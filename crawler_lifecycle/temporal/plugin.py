@@ -38,7 +38,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7233"
 #: by "Failure exceeds size limit." and drops its type (measured). Encryption later adds some hundred bytes.
 FAILURE_BYTES = 3_000
 #: The most nested causes that are kept, and the most characters of a message or stack that are kept before redaction.
-CAUSES_MAX, TEXT_MAX = 3, 16 * 1024
+CAUSES_MAX = 3
+TEXT_MAX = 16 * 1024
 #: Sizes that are tried until the failure fits, because texts grow when they become JSON in an encoded failure.
 _BUDGETS = (FAILURE_BYTES, 2_000, 1_200, 600)
 #: Replaces a message that is in the encoded attributes. The SDK uses the same text.
@@ -172,7 +173,8 @@ def _hide(failure: Failure, payload_converter: PayloadConverter) -> None:
     if failure.message != _HIDDEN:
         attributes = {"message": failure.message, "stack_trace": failure.stack_trace}
         failure.encoded_attributes.CopyFrom(payload_converter.to_payloads([attributes])[0])
-        failure.message, failure.stack_trace = _HIDDEN, ""
+        failure.message = _HIDDEN
+        failure.stack_trace = ""
     if failure.HasField("cause"):
         _hide(failure.cause, payload_converter)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
@@ -66,16 +67,16 @@ def programs_only(listens: str) -> Check:
     return check
 
 
+@dataclass(eq=False)
 class Gate:
     """ASGI middleware that only makes one such check, for small services without ``serving.Guard``."""
 
-    def __init__(self, app: ASGIApp, check: Check) -> None:
-        self._app = app
-        self._check = check
+    app: ASGIApp
+    check: Check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._check(scope, Headers(scope=scope)) if scope["type"] == "http" else None
-        await (self._app if problem is None else problem.response())(scope, receive, send)
+        problem = self.check(scope, Headers(scope=scope)) if scope["type"] == "http" else None
+        await (self.app if problem is None else problem.response())(scope, receive, send)
 
 
 def _foreign_page(scope: Scope, headers: Headers, *, any_scheme: bool = False) -> Problem | None:

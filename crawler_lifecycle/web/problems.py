@@ -43,7 +43,9 @@ logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 #: The most levels of a body, the most names in one of its objects, and the most errors of an answer.
-DEPTH_MAX, NAMES_MAX, ERRORS_MAX = 20, 5_000, 20
+DEPTH_MAX = 20
+NAMES_MAX = 5_000
+ERRORS_MAX = 20
 
 T = TypeVar("T")
 
@@ -134,8 +136,10 @@ def camel(name: str) -> str:
 _STATUSES: Mapping[type[LifecycleError], int] = {RunNotFound: 404, OtherPlace: 421, RowUnreadable: 500}
 
 
-def of_error(error: LifecycleError) -> Problem:
-    """Return the problem for an error of the domain, if the route has no more exact one."""
+def of_error(error: LifecycleError | Problem) -> Problem:
+    """Return the problem for an error of the domain, or the given problem itself."""
+    if isinstance(error, Problem):
+        return error
     code = snake(error.code)
     if isinstance(error, InvalidRequest):
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
@@ -160,13 +164,8 @@ def _field_error(text: str) -> FieldError:
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_type"}
 
 
-def _on_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return error.response()
-
-
-def _on_domain(request: Request, error: Exception) -> Response:
-    assert isinstance(error, LifecycleError)
+def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LifecycleError | Problem)
     if isinstance(error, RowUnreadable):
         logger.error("%s", error)
     return of_error(error).response()
@@ -207,9 +206,9 @@ class _Documented(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], operation_id: str | None = None, **more: Any) -> None:
         super().__init__(path, endpoint, operation_id=operation_id or camel(endpoint.__name__), **more)
-        for one in self.dependant.dependencies:
-            if isinstance(one.call, JsonBody):
-                self.openapi_extra = one.call.openapi
+        for dependency in self.dependant.dependencies:
+            if isinstance(dependency.call, JsonBody):
+                self.openapi_extra = dependency.call.openapi
 
 
 def service(
@@ -221,8 +220,8 @@ def service(
     """
     app = FastAPI(title=title, version=version, redirect_slashes=False, docs_url=None, redoc_url=None, **options)
     app.router.route_class = _Documented
-    app.add_exception_handler(Problem, _on_problem)
-    app.add_exception_handler(LifecycleError, _on_domain)
+    for kind in (Problem, LifecycleError):
+        app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_parameters)
 
@@ -326,7 +325,8 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     field = field[:100] or "body"
-    kind, value = item["type"], shown(item.get("input"))
+    kind = item["type"]
+    value = shown(item.get("input"))
     if kind == "missing":
         return FieldError(field=field, message="missing; give it")
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -354,7 +354,8 @@ def check_json(raw: bytes) -> Any:
         raise _too_deep() from None
     except ValueError as error:  # a number with more digits than Python converts
         raise Problem(400, "invalid_json", f"body: {error}") from None
-    level, depth = [plain], 0
+    level = [plain]
+    depth = 0
     while level:
         depth += 1
         if depth > DEPTH_MAX:

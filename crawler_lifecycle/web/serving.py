@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -42,6 +42,7 @@ _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
 _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
+@dataclass(eq=False)
 class Guard:
     """ASGI middleware around an app. It checks headers, gives each request a name, and answers crashes with a problem
     document. One log line says how each request ended.
@@ -50,21 +51,22 @@ class Guard:
     new one. The answer contains it. Every log line of the request has it too, with method, path and run.
     """
 
-    def __init__(self, app: ASGIApp, *, check: Check | None = None) -> None:
-        self._app = app
-        self._check = check
+    app: ASGIApp
+    _: KW_ONLY
+    check: Check | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = given if _REQUEST_NAME.fullmatch(given) else uuid.uuid4().hex
-        status, began = 0, time.monotonic()
+        status = 0
+        began = time.monotonic()
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -73,16 +75,17 @@ class Guard:
                 _mark(message, name)
             await send(message)
 
-        method, path = scope["method"], scope["path"]
+        method = scope["method"]
+        path = scope["path"]
         about = {"http_request": name, "method": method, "path": path}
         if named := _RUN_PATH.match(path):
             about["run_id"] = int(named[1])
         with structlog.contextvars.bound_contextvars(**about):
             try:
-                problem = _check_head(scope, headers) or (self._check(scope, headers) if self._check else None)
+                problem = _check_head(scope, headers) or (self.check(scope, headers) if self.check else None)
                 if problem is not None:
                     raise problem
-                await self._app(scope, receive, watched)
+                await self.app(scope, receive, watched)
             except Problem as problem:
                 if not status:
                     await problem.response()(scope, receive, watched)

@@ -11,7 +11,8 @@ from .problems import Problem
 #: A caller may use this many seconds of its rate at once.
 BURST_S = 5.0
 #: The limits for wrong tokens from one address: how many at once, and how many a second after that.
-WRONG_MAX, WRONG_PER_S = 10.0, 1 / 6
+WRONG_MAX = 10.0
+WRONG_PER_S = 1 / 6
 #: The most callers to remember. Above that, full buckets are removed.
 REMEMBERED = 10_000
 

@@ -18,21 +18,22 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from crawler_lifecycle.activities.audits.parents import OWNED
+from crawler_lifecycle.activities.look_step import Recorder
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.compose import Parts, build_audit, build_parent_audit
+from crawler_lifecycle.features.schedules.temporal import ScheduleKeeper, keep_audit_schedule
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, fingerprints
 from crawler_lifecycle.store.notes import SameSettings
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.schedules import ScheduleKeeper, keep_audit_schedule
 from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.live_counters import Counting
 from crawler_lifecycle.worker.overdue_looks import Overdue
 from crawler_lifecycle.worker.pool_calls import PoolCalls
-from crawler_lifecycle.worker.wake_ups import Waker
+from crawler_lifecycle.worker.recording import Recording
 
 log = logging.getLogger(__name__)
 
@@ -57,28 +58,37 @@ class Duties:
     beside: Beside
 
     async def begin(
-        self, client: Client, parts: Mapping[str, Parts], observer: Observer | None, store: Store
-    ) -> Waker | None:
-        """Start the services of the roles in ``parts``. With an ``observer``, return what wakes runs."""
+        self,
+        client: Client,
+        parts: Mapping[str, Parts],
+        observer: Observer | None,
+        observing: Parts | None,
+        store: Store,
+    ) -> Recording | None:
+        """Start the services of the roles in ``parts``. Return what records the changes of runs, if it is started.
+
+        ``observing`` are the parts with which ``observer`` works, or the role ``cluster`` without an observer.
+        """
         same = SameSettings(store.notes, "worker", fingerprints(self.settings))
         self.health.beside["settings"] = lambda: {"problem": same.problem}
         self.beside.start(same.run())
-        waker = None
-        if observer is not None:
-            waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store)
+        recording = None if observing is None else self._record(observer, observing)
         if "cluster" in parts:
             self._release(parts["cluster"])
             self._call(parts["cluster"])
         if "audit" in parts:
             await self._audit(client, parts["audit"])
-        return waker
+        return recording
 
-    def _observe(self, observer: Observer, store: Store) -> Waker:
-        """Start the wake-ups of runs whose tasks changed, and the live counters."""
-        waker = Waker(observer, store.wake_ups, self.workflows.look_now)
-        self._begin("wake_ups", waker)
-        self._begin("counting", Counting(observer, store.live_counters))
-        return waker
+    def _record(self, observer: Observer | None, parts: Parts) -> Recording:
+        """Start the recording of changes, and with an observer the live counters."""
+        store = parts.store
+        recorder = Recorder(store.looks, store.retries, parts.cluster, parts.policies)
+        recording = Recording(observer, store.wake_ups, recorder, self.workflows.look_recorded)
+        self._begin("wake_ups", recording)
+        if observer is not None:
+            self._begin("counting", Counting(observer, store.live_counters))
+        return recording
 
     def _release(self, parts: Parts) -> None:
         """Start the removal of finalizers from ended tasks that are recorded, if the cluster uses finalizers."""
@@ -94,12 +104,15 @@ class Duties:
         """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""
         await _keep_schedule(client, self.settings.audit)
         repair = self.settings.audit.repair
-        audit, parents = build_audit(parts), build_parent_audit(parts)
+        audit = build_audit(parts)
+        parents = build_parent_audit(parts)
         take_over = functools.partial(audit.take_over, repair=repair)
         searches = [functools.partial(parents.search, what, repair=repair) for what in OWNED]
         searches += [functools.partial(audit.take_over_ended, repair=repair), functools.partial(audit.end_forced)]
         overdue = Overdue(
-            parts.store.overdue, take_over, self.workflows.look_now, searches, note=parts.store.troubles.note_stale
+            *(parts.store.overdue, take_over, self.workflows.look_now, searches),
+            note=parts.store.troubles.note_stale,
+            begin=self.workflows.has_begun,
         )
         self._begin("overdue", overdue)
         self._begin("schedules", ScheduleKeeper(parts.store.schedules, self.workflows))

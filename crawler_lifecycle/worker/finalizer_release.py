@@ -29,7 +29,8 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 log = logging.getLogger(__name__)
 
 #: Seconds to the next turn after one that released something, and the longest pause after turns that did not.
-TURN_S, IDLE_S = 3.0, 15.0
+TURN_S = 3.0
+IDLE_S = 15.0
 #: Seconds to the next turn after an error: the first pause, and the longest.
 RETRY_S = (5.0, 60.0)
 #: The most ends that one turn releases. If there are more, the next turn follows at once.
@@ -37,19 +38,22 @@ PAGE = 500
 #: Time that a pod is kept if its end was recorded without an exit code. An audit compares the two within this time.
 UNPROVED_FOR = timedelta(hours=1)
 
-RELEASED, FAILED = "released", "failed"
+RELEASED = "released"
+FAILED = "failed"
 _ENDS = frozenset(str(status) for status in TERMINAL)
 
 
 def releasable(
     kept: Iterable[KeptEnd], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
 ) -> list[KeptEnd]:
-    """Return the kept ends that the database has recorded. Rows of earlier attempts count too."""
+    """Return the kept ends that the database has recorded, with their debugging information. Rows of earlier attempts
+    count too.
+    """
     return [end for end in kept if _on_record(end, rows.get(end.key), now)]
 
 
 def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
-    if row is None or row.status not in _ENDS or _has_no_row(end, row):
+    if row is None or row.status not in _ENDS or row.staged or _has_no_row(end, row):
         return False
     proved = row.exit_code is not None or row.exit_signal is not None or not end.ran
     return proved or end.ended_at is None or now - end.ended_at >= UNPROVED_FOR
@@ -115,7 +119,8 @@ class Releaser:
         kept = self.keeper.kept()
         rows = {row.key: row for row in self.tasks.recorded_tasks([end.key for end in kept])} if kept else {}
         ready = releasable(kept, rows, self.clock())
-        self._kept, self._last = len(kept), time.monotonic()
+        self._kept = len(kept)
+        self._last = time.monotonic()
         self._report_unknown([end for end in kept if _has_no_row(end, rows.get(end.key))])
         chosen = ready[:PAGE]
         failure: LifecycleError | None = None

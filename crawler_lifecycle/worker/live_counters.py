@@ -66,7 +66,8 @@ class Counting:
         if not health.up or health.place:
             return
         read = self.observer.counted()
-        now, news = self.clock(), defaultdict[RunRef, list[Counted]](list)
+        now = self.clock()
+        news = defaultdict[RunRef, list[Counted]](list)
         for one in read:
             known = self._written.get(_key(one))
             if known is not None and known[0] == one.counters:

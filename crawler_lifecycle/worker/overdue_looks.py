@@ -23,6 +23,7 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
 from crawler_lifecycle.domain.audits.overdue import SEARCH_S, overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.domain.names import workflow_id
 from crawler_lifecycle.store.audits.reads import OverdueStore
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,12 @@ PAGE = 500
 #: Failed runs after which a turn ends early. The next turn continues after them.
 FAILED_MAX = 3
 
-TAKEN_OVER, WOKEN, LEFT = "taken_over", "woken", "left"
+#: The most starts that one turn puts first: two a second. They delay no stop, and each start comes at last.
+STARTS_MAX = 30
+
+TAKEN_OVER = "taken_over"
+WOKEN = "woken"
+LEFT = "left"
 
 
 @dataclass(eq=False)
@@ -40,8 +46,10 @@ class Overdue:
     """Searches and repairs again and again, in the event loop of a worker. Blocking calls run in threads.
 
     ``take_over`` repairs a run without an open workflow, and returns ``None`` for a run whose workflow is open.
-    ``wake`` sends ``look_now`` to a workflow id. Each of ``searches`` repairs lost workflows of one kind (such as those
-    of managers), and returns how many are lost. ``note`` reports an overdue look; repeated calls change nothing.
+    ``wake`` sends ``look_now`` to a workflow id. ``begin`` gives a workflow the highest priority, because an overloaded
+    machine may always have steps of begun runs, which come before starts. Each of ``searches`` repairs lost workflows
+    of one kind (such as those of managers), and returns how many are lost. ``note`` reports an overdue look; repeated
+    calls change nothing.
     """
 
     store: OverdueStore
@@ -49,6 +57,7 @@ class Overdue:
     wake: Callable[[str], Awaitable[bool]]
     searches: Sequence[Callable[[], int]] = ()
     note: Callable[[LiveRun], bool] = lambda run: False
+    begin: Callable[[str], Awaitable[None]] | None = None
     clock: Clock = utc_now
     every_s: float = SEARCH_S
     counts: Counter[str] = field(default_factory=Counter)
@@ -94,9 +103,13 @@ class Overdue:
             found = {run.run_id for run in page}
             self._woken = {run_id: due for run_id, due in self._woken.items() if run_id in found}
         errors = list[LifecycleError]()
+        starts = 0
         for run in page:
             try:
                 await self._repair(run)
+                if self.begin is not None and run.owner_run_id is None and starts < STARTS_MAX:
+                    starts += 1
+                    await self.begin(workflow_id(run.crawler, run.request_id))
             except LifecycleError as error:  # one failing run does not delay the others
                 log.warning("the overdue look of run %d cannot be repaired now: %s", run.run_id, error)
                 errors.append(error)

@@ -23,13 +23,12 @@ from temporalio.worker import (
     Worker,
     WorkerDeploymentConfig,
     WorkerTuner,
-    WorkflowSlotInfo,
 )
 
 from crawler_lifecycle.compose import PLANS, ROLES, WEBHOOKS, Parts, activities_of, workflows_of
-from crawler_lifecycle.domain.names import LIFECYCLE_WORKFLOW, QUEUE_FUNCTIONS, functions_queue
+from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
+from crawler_lifecycle.features.user_code.users_code import UsersCode
 from crawler_lifecycle.observability.metrics import release
-from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.settings import Settings, WorkerSettings
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
@@ -74,7 +73,8 @@ def worker(
     ``most`` limits the activities at once. With ``functions`` it takes only calls of users' functions, at most this
     many at once.
     """
-    beaten, lag = [name for name, policy in POLICIES.items() if policy.beaten], Lag()
+    beaten = [name for name, policy in POLICIES.items() if policy.beaten]
+    lag = Lag()
     return Worker(
         client,
         task_queue=queue or ROLES[role],
@@ -128,7 +128,8 @@ class Polling:
         # Without a deployment version: the object is in this process, whichever build is current.
         await self._begin(worker(self.client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
         self._own = self._workers.pop()
-        most, queue = self.settings.plans.functions, functions_queue(self.settings.plans.queue)
+        most = self.settings.plans.functions
+        queue = functions_queue(self.settings.plans.queue)
         # As many calls at once as there may be processes: no call waits for a free process.
         threads = self._threads(most, "functions")
         await self._begin(worker(self.client, PLANS, parts, settings, threads, self.deployment, queue, most))
@@ -139,7 +140,7 @@ class Polling:
         All workers shut down at the same time. One after the other, the last would still take work while the first
         waits, and the grace times would add up.
         """
-        await asyncio.gather(*(one.shutdown() for one in self._workers), self._leave_own(moving))
+        await asyncio.gather(*(worker.shutdown() for worker in self._workers), self._leave_own(moving))
 
     async def _leave_own(self, moving: Awaitable[None] | None) -> None:
         """Shut down the queue of the users' objects here, after its managers are notified or ``NOTIFIED_S`` is over."""
@@ -158,9 +159,13 @@ class Polling:
 
 #: Seconds that activities wait in Temporal's queue before starts are paced, the longest pause before a start, and the
 #: time from one check to the next within it.
-LAG_S, PACED_S, CHECK_S = 0.1, 1.0, 0.05
+LAG_S = 0.1
+PACED_S = 1.0
+CHECK_S = 0.05
 #: An activity that waited for less came with the answer to a step, without a queue.
 EAGER_S = 0.002
+#: The activity with which each run begins.
+BEGINNING = "create_history_id"
 
 
 class Lag:
@@ -171,10 +176,14 @@ class Lag:
     """
 
     def __init__(self) -> None:
-        self._waited_s, self._at = 0.0, 0.0
+        self._waited_s = 0.0
+        self._at = 0.0
+        self.run_began = False
+        """True if a run has begun since somebody set this to false."""
 
     def note(self, info: activity.Info) -> None:
         """Count the wait of an activity that begins now. A long one counts as ``PACED_S``: an outage may be over."""
+        self.run_began |= info.activity_type == BEGINNING
         waited_s = (info.started_time - info.current_attempt_scheduled_time).total_seconds()
         if waited_s > EAGER_S:
             self._waited_s += (min(waited_s, PACED_S) - self._waited_s) / 8
@@ -189,7 +198,8 @@ class Lag:
 
 
 #: Workflow tasks at once: of cached workflows (from the worker's sticky queue), and of others (the shared queue).
-REMEMBERED, TAKEN_UP = 32, 3
+REMEMBERED = 32
+TAKEN_UP = 3
 
 
 def tuner(activities: int, lag: Lag) -> WorkerTuner:
@@ -213,12 +223,16 @@ class WorkflowSlots(CustomSlotSupplier):
     """
 
     def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
-        self._lag, self._starting = lag, False
+        self._lag = lag
         self._slots = {True: asyncio.Semaphore(remembered), False: asyncio.Semaphore(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """Return a slot for the next poll, as soon as one is free. After a run's first task, it may pause."""
-        if not ctx.is_sticky and self._starting:
+        """Return a slot for the next poll, as soon as one is free. It may pause once for each run that has begun.
+
+        Further tasks of runs that have left the cache are not paced: they would wait behind starts.
+        """
+        if not ctx.is_sticky and self._lag.run_began:
+            self._lag.run_began = False
             await self._lag.over()
         slots = self._slots[ctx.is_sticky]
         await slots.acquire()
@@ -229,9 +243,7 @@ class WorkflowSlots(CustomSlotSupplier):
         return None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """Remember whether runs come from the shared queue now. Due times come before them, and are not paced."""
-        if isinstance(ctx.slot_info, WorkflowSlotInfo) and not ctx.slot_info.is_sticky:
-            self._starting = ctx.slot_info.workflow_type == LIFECYCLE_WORKFLOW
+        """Do nothing: the kinds of slots are separate from the beginning."""
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
         """Give the slot back. The SDK calls this in its own threads, the last time perhaps after the loop's end."""
@@ -244,4 +256,5 @@ class _Permit(SlotPermit):
     """A taken slot: its semaphore, and the loop that waits for slots."""
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
-        self.slots, self.loop = slots, loop
+        self.slots = slots
+        self.loop = loop

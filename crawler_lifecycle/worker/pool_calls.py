@@ -20,7 +20,8 @@ ADOPT_TURNS = 120
 #: Seconds to the next turn after an error: the first pause, and the longest.
 RETRY_S = (1.0, 30.0)
 
-CALLED, GONE = "called", "gone"
+CALLED = "called"
+GONE = "gone"
 
 
 class PoolCalls:
@@ -48,7 +49,8 @@ class PoolCalls:
         if self._turns % ADOPT_TURNS == 0:
             await asyncio.to_thread(self._pools.adopt)
         self._turns += 1
-        errors, gone = dict[int, Exception](), list[int]()
+        errors = dict[int, Exception]()
+        gone = list[int]()
         calls = await asyncio.to_thread(self._pools.call)
         for run_id, workflow_id in calls.items():
             try:

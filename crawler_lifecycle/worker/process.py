@@ -24,14 +24,15 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.background import Beside, Loop
 from crawler_lifecycle.clusters.kind import kind_of
-from crawler_lifecycle.compose import OBSERVER, PLANS, ROLES, build_numbers, build_parts, build_store
+from crawler_lifecycle.compose import OBSERVER, PLANS, ROLES, build_numbers, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.features.managers.store.managers import ManagerStore
+from crawler_lifecycle.features.schedules.temporal import keep_audit_schedule
+from crawler_lifecycle.features.user_code.users_code import UsersCode
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
-from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
-from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.store import StoreHealth
 from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.client import Workflows
@@ -40,12 +41,11 @@ from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.operator.server import register_search_attributes, registration_command
 from crawler_lifecycle.temporal.operator.task_queues import BEAT_S
 from crawler_lifecycle.temporal.plugin import connect, logging_of_core
-from crawler_lifecycle.temporal.schedules import keep_audit_schedule
 
 from .duties import Duties, Health
 from .polling import Polling, deployment_of
+from .recording import Recording
 from .run_numbers import FIRST_S, Numbers
-from .wake_ups import Waker
 from .watchdog import MORE_S, Watchdog
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ def _runtime(settings: WorkerSettings) -> Runtime:
 
     Raises ``InvalidRequest`` if the address cannot be used.
     """
-    metrics, host = None, settings.metrics_host
+    metrics = None
+    host = settings.metrics_host
     if settings.metrics_port is not None:
         metrics = PrometheusConfig(
             bind_address=f"{f'[{host}]' if ':' in host else host}:{settings.metrics_port}",
@@ -202,7 +203,8 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None) -> T | None:
     """Return the result of ``work``. If ``over`` is set or ``within_s`` passes first, cancel it and return ``None``."""
-    working, leaving = asyncio.create_task(work), asyncio.create_task(over.wait())
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(over.wait())
     await asyncio.wait((working, leaving), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
     if working.done():
@@ -212,9 +214,9 @@ async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: f
     return None
 
 
-def _sight(waker: Waker) -> Problems:
+def _sight(recording: Recording) -> Problems:
     """Return the problem of a process that only observes, for readiness; empty if it sees the cluster."""
-    health = waker.health()
+    health = recording.health()
     return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
 
 
@@ -263,9 +265,10 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         stack.callback(meters.outside, None)
         workflows = Workflows()
         directory = TemporalDirectory(asyncio.get_running_loop(), workflows)
-        parts = {role: build_parts(settings, directory, role) for role in health.roles if role != OBSERVER}
         observer = _observer_of(settings, health.roles)
-        store = next(iter(parts.values())).store if parts else build_store(settings)
+        parts = {role: build_parts(settings, directory, role) for role in health.roles if role != OBSERVER}
+        observing = parts.get("cluster") or (build_parts(settings, directory, OBSERVER) if observer else None)
+        store = next(one.store for one in (*parts.values(), observing) if one is not None)
         codec = codec_of(settings.payloads.keys)
         connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)
         client = await _unless(over, _connected(store.health, workflows, health, connecting))
@@ -280,7 +283,8 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         plans = UsersCode(settings.plans, parts[PLANS].store.plans) if PLANS in parts else None
         if plans is not None:
             stack.callback(plans.close)
-            parts[PLANS].hosts, parts[PLANS].functions = plans.hosts, plans.functions
+            parts[PLANS].hosts = plans.hosts
+            parts[PLANS].functions = plans.functions
             health.beside["plans"] = plans.state
             beside.start(plans.registering())
         polling = Polling(client, settings, deployment, stack)
@@ -288,12 +292,12 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         if plans is not None:
             await polling.plans(parts[PLANS], plans)
         duties = Duties(settings, health, workflows, beside)
-        waker = await duties.begin(client, parts, observer, store)
+        recording = await duties.begin(client, parts, observer, observing, store)
         gc.collect()
         gc.freeze()  # all modules are loaded: searching them for garbage is a tenth of the time of a long look
         also: Callable[[], Problems] = dict if plans is None else plans.registry.missing
-        if waker is not None and not parts:
-            also = functools.partial(_sight, waker)
+        if recording is not None and not parts:
+            also = functools.partial(_sight, recording)
         health.missing = also()
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
         registered = functools.partial(_registered_again, client, settings.audit if "audit" in parts else None)

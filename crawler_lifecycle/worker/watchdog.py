@@ -62,7 +62,8 @@ class Watchdog:
 
 def busy(known: Iterable[int] = ()) -> list[str]:
     """Return each running thread, and its line of code. Threads in ``known`` and the calling one are left out."""
-    frames, mine = sys._current_frames(), {threading.get_ident(), *known}
+    frames = sys._current_frames()
+    mine = {threading.get_ident(), *known}
     found = []
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)

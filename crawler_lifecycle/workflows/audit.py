@@ -112,7 +112,8 @@ class CrawlAuditWorkflow(WithoutSignals):
         """
         if self._refused is not None:
             raise self._refused
-        s, now = self._s, workflow.now()
+        s = self._s
+        now = workflow.now()
         order = workflow_input(AuditOrder, AuditOrder() if order is None else order)
         s.report = s.report or AuditReport(workflow.info().first_execution_run_id, now, now, order.repair)
         try:
@@ -134,7 +135,8 @@ class CrawlAuditWorkflow(WithoutSignals):
         """Compare one page of the current source. After an error, continue to the next source."""
         s = self._s
         name, method, what, kinds = _SOURCES[s.source]
-        page, text = AuditPage(order.repair, s.after, order.unknown, what), f"{name}, page {s.pages + 1}"
+        page = AuditPage(order.repair, s.after, order.unknown, what)
+        text = f"{name}, page {s.pages + 1}"
         try:
             part = await call(method, page, summary=text)
         except (ActivityError, ApplicationError) as error:

@@ -39,7 +39,8 @@ HISTORY_MAX = 400
 #: The numbers of events and bytes after which a workflow continues as new at once. The next execution repeats the
 #: interrupted step. After 10,000 signals the server accepts no more signals, not even a stop. It ends an execution with
 #: a history of 50 MiB.
-HISTORY_MOST, HISTORY_BYTES_MOST = 7_200, 16 * 2**20
+HISTORY_MOST = 7_200
+HISTORY_BYTES_MOST = 16 * 2**20
 
 
 class Interrupted(Exception):
@@ -108,7 +109,9 @@ async def call(
     because activities are idempotent and fenced. If an answer cannot be read (from another build or a foreign worker),
     a note says so and the activity is called again, without a limit.
     """
-    tries, left, began = 0, seconds, workflow.now()
+    tries = 0
+    left = seconds
+    began = workflow.now()
     while True:
         try:
             return await _once(method, arg, wake, left, options)
@@ -252,7 +255,8 @@ class Alarm:
     """
 
     def __init__(self, at: Callable[[], datetime | None], summary: str) -> None:
-        self._at, self._summary = at, summary
+        self._at = at
+        self._summary = summary
         self.rang = False
 
     async def keep(self, over: Condition) -> None:

@@ -28,7 +28,8 @@ class Deploying:
     def __init__(self, state: RunState) -> None:
         self._s = state
         self._task: asyncio.Task[None] | None = None
-        self._may_begin, self._left = True, False
+        self._may_begin = True
+        self._left = False
 
     @property
     def under_way(self) -> bool:
@@ -66,17 +67,21 @@ class Deploying:
         if self._task is not None:
             await workflow.wait([self._task])
             self._task.exception()
-        self._task, self._may_begin, self._left = None, True, False
+        self._task = None
+        self._may_begin = True
+        self._left = False
 
     async def _wave(self) -> None:
-        s, acts = self._s, DeploymentActivities
+        s = self._s
+        acts = DeploymentActivities
         first: Wave = acts.run_scheduled_crawler if s.trigger == "scheduled" else acts.run_onetime_crawler
         while s.room and not may_leave():
             looks = s.looks
             order = Deploy(s.fence, s.max_parallel, s.attempt > 1 and not s.rerun, s.next_look_at)
             try:
                 report = await call(acts.deploy_queued_tasks if s.deployed else first, order, wake=self._pointless)
-                s.deployed, s.counts = True, report.counts
+                s.deployed = True
+                s.counts = report.counts
                 s.pages_deployed += 1
                 if s.looks > looks:  # the counts of a look at the same time may be newer
                     s.counts = await call(ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless)

@@ -52,6 +52,7 @@ from .state import RunState
 from .steps import (
     ask_to_end,
     best_effort,
+    catch_up,
     commanded,
     gap,
     gap_left,
@@ -113,13 +114,15 @@ class CrawlerLifecycleWorkflow:
     )
     async def add_tasks(self, page: Any = None) -> TasksAdded:
         """Append tasks to the live run. A look follows at once, and then their deployment."""
-        s, order = self._s, read_update(AddTasks, page)
+        s = self._s
+        order = read_update(AddTasks, page)
 
         def add(key: str) -> Awaitable[TasksAdded]:
             return call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
 
         added = await commanded(order.request_id, lambda: s.run_id != 0, add)
-        s.multi, s.inbox.look_now = True, True
+        s.multi = True
+        s.inbox.look_now = True
         return added
 
     @add_tasks.validator
@@ -186,13 +189,15 @@ class CrawlerLifecycleWorkflow:
     # --- 1. initiation ---------------------------------------------------------------------------------------------
 
     async def _initiate(self, request: RunRequest) -> None:
-        s, info = self._s, workflow.info()
+        s = self._s
+        info = workflow.info()
         owner = Owner(info.workflow_id, info.first_execution_run_id)
         order = CreateHistory(request, request.request_id or info.first_execution_run_id, owner, s.repair)
         s.adopt(await call(InitiationActivities.create_history_id, order), owner.first_run_id)
         registration = AddWorkflowId(s.run_id, s.attempt, info.workflow_id)
         await call(InitiationActivities.add_workflow_id, registration)
-        s.stage, s.since = Stage.DEPLOYMENT, workflow.now()
+        s.stage = Stage.DEPLOYMENT
+        s.since = workflow.now()
 
     async def _look_back(self) -> None:
         """Begin a resume: record the ends of tasks, keep executing tasks, and queue the other tasks again."""
@@ -225,20 +230,27 @@ class CrawlerLifecycleWorkflow:
             s.stage = Stage.COMPLETION
             return
         if s.inbox.place_free or is_retry_time(s):
-            s.inbox.place_free, s.resting, s.retry_at = False, 0, None
+            s.inbox.place_free = False
+            s.resting = 0
+            s.retry_at = None
             self._deploying.allow()
         self._deploying.begin()
         self._say_why()
         due = await self._wait()
         self._deploying.settle()
-        if due and not s.stop_wanted():
+        if s.stop_wanted():
+            return
+        if s.inbox.look_recorded:
+            await self._catch_up()
+        elif due:
             await self._look()
 
     async def _retry(self) -> None:
         """Ask the policy of retries about the tasks that ended without success."""
         s = self._s
         report = await call(RetryActivities.retry_ended_tasks, s.fence, wake=s.stop_wanted)
-        s.counts, s.ended = report.counts, report.ended
+        s.counts = report.counts
+        s.ended = report.ended
         s.rest(report.resting, workflow.now())
         self._deploying.allow()
 
@@ -256,7 +268,8 @@ class CrawlerLifecycleWorkflow:
     def _woken(self) -> bool:
         """Return whether something else comes before the planned look."""
         inbox = self._s.inbox
-        return self._s.stop_wanted() or inbox.look_now or inbox.place_free or self._deploying.over() or may_leave()
+        look = inbox.look_now or inbox.look_recorded
+        return self._s.stop_wanted() or look or inbox.place_free or self._deploying.over() or may_leave()
 
     async def _wait(self) -> bool:
         """Wait for the next look, or for the start of the main task. Return whether it is time for a look."""
@@ -297,7 +310,8 @@ class CrawlerLifecycleWorkflow:
 
     async def _look(self) -> None:
         s = self._s
-        led_by, source = gap(s), "wake" if s.inbox.look_now else "look"
+        led_by = gap(s)
+        source = "wake" if s.inbox.look_now else "look"
         s.inbox.look_now = False
         s.rung += source == "look"  # a look after a wake-up does not count as a step of the ladder
         found = await look_round(s, source, led_by, gap(s))
@@ -305,15 +319,25 @@ class CrawlerLifecycleWorkflow:
         if s.started_at is None and (found.started or (found.changed and not s.counts.alive)):
             await self._has_started(found.started_at)
 
+    async def _catch_up(self) -> None:
+        """Take over what a look without the workflow has recorded."""
+        s = self._s
+        found = await catch_up(s)
+        self._deploying.allow()
+        if s.started_at is None and (found.started or not s.counts.alive):
+            await self._has_started(found.started_at)
+
     async def _has_started(self, at: datetime | None) -> None:
         """Record that a task has started. The ladder of looks begins again, and ``run_timeout_s`` begins."""
-        s, now = self._s, workflow.now()
+        s = self._s
+        now = workflow.now()
         s.rung, soon = 0, now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s))
         s.next_look_at = min(s.next_look_at or soon, soon)
         started = Started(s.fence, at, s.next_look_at)
         s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
         s.started_at = min(max(at or now, s.since or now), now)
-        s.stage, s.waiting_for = Stage.RECONCILIATION, None
+        s.stage = Stage.RECONCILIATION
+        s.waiting_for = None
         await best_effort(s, DeploymentActivities.signal_pusher_started)
 
     async def _keep_time(self) -> None:
@@ -370,7 +394,8 @@ class CrawlerLifecycleWorkflow:
 
         Without ``rested`` it first waits for the shortest gap, because the previous execution may have just looked.
         """
-        s, changed = self._s, self._s.stop_changed
+        s = self._s
+        changed = self._s.stop_changed
         if not rested and gap_left(s) > 0:
             await self._logging(pause(s.until_force(gap_left(s)), changed))
             if changed():
@@ -382,10 +407,16 @@ class CrawlerLifecycleWorkflow:
             return
         if s.counts.queued and not s.counts.active:  # only a deployment call is left, which expires soon
             wait = min(wait, QUEUED_PROOF_S)
-        await self._logging(pause(s.until_force(wait), lambda: changed() or s.inbox.look_now, "proof of the stop"))
+        await self._logging(pause(s.until_force(wait), self._stop_news, "proof of the stop"))
+        if s.inbox.look_recorded:
+            await self._logging(catch_up(s))
         if s.inbox.look_now:
             await self._logging(pause(s.until_force(gap_left(s)), changed))
         s.inbox.look_now = False
+
+    def _stop_news(self) -> bool:
+        """Return whether something comes before the next look for the proof of a stop."""
+        return self._s.stop_changed() or self._s.inbox.look_now or self._s.inbox.look_recorded
 
     async def _end_tasks(self) -> None:
         """Cancel waiting tasks, and ask executing tasks to end, both in parallel."""
@@ -408,7 +439,8 @@ class CrawlerLifecycleWorkflow:
         Repeated stops never interrupt the step. If they fill the history and ``leave`` is true, this raises
         ``Interrupted``, and the next execution does the step again.
         """
-        s, task = self._s, asyncio.create_task(step)
+        s = self._s
+        task = asyncio.create_task(step)
 
         def over() -> bool:
             return task.done() or s.inbox.changed
@@ -459,7 +491,8 @@ class CrawlerLifecycleWorkflow:
         if recorded is None:
             return
         s.inbox.recorded_stop(recorded)
-        s.stopped, s.status = True, RunStatus.STOPPING
+        s.stopped = True
+        s.status = RunStatus.STOPPING
         await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log + heard))
         s.stop_log = []
 

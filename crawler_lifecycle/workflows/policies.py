@@ -36,9 +36,14 @@ def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0
     )
 
 
-#: Priorities of activities on one task queue. Stops come first, then looks and most others, then the deployment of
-#: existing runs, then new runs. Workflow tasks of cached workflows have no priority.
-FIRST, TURN, GOING_ON, NEW = 1, 3, 4, 5
+#: Priorities of activities on one task queue. Stops come first, then what a change of a run causes, then starts and
+#: planned polls. Workflow tasks of cached workflows have no priority.
+FIRST = 1
+TURN = 3
+LATER = 4
+#: The fairness key of planned polls. A server that knows these keys lets starts of a crawler take turns with all polls
+#: together; another server serves them as they come. So neither starves the other. No crawler has this name.
+POLLS = "(polls)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,12 @@ class Policy:
 DEAD_S = 9.0
 #: Longer than the database's own timeouts (5 s to connect, 10 s to answer), so that those expire first.
 DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
-CREATE, BEGUN = replace(DATABASE, turn=NEW), replace(DATABASE, turn=GOING_ON)
+CREATE = replace(DATABASE, turn=LATER)
 #: A deployment call expires after 25 s. A try should not take much longer.
-DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S, turn=GOING_ON)
-START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S, turn=GOING_ON)
+DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S, turn=LATER)
+START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S, turn=LATER)
 LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S)
-#: A push is optional, so the run continues after three tries. With the client's own time limit (1.4 s) they take less
+#: A push is optional, so the run continues after three tries. With the time limit of each (``PUSH_S``) they take less
 #: than 5 s. There is no limit for all tries: the restart of a worker must not lose the event in the outbox.
 PUSH = Policy(QUEUE_MAIN, 5, _retry(0.25, 0.5, tries=3))
 PUSHES_AGAIN = Policy(QUEUE_MAIN, 60, _retry(1, 5, tries=3))
@@ -89,7 +94,7 @@ BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
 #: Longer than users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
 CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: A batch begins functions for some seconds. The last function may take a minute (``SHORT_S``), and some time to end. A
-#: call that may take longer has its own limit (``plans/graph.py``).
+#: call that may take longer has its own limit (``features/graphs/workflows/graph.py``).
 BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: Reading and writing a graph of 20,000 steps takes some seconds.
 GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
@@ -102,11 +107,11 @@ FOLLOW = Policy(QUEUE_WEBHOOKS, 960, _retry(1, 60), heartbeat_s=DEAD_S)
 #: The activities of each policy.
 _USERS: tuple[tuple[Policy, str], ...] = (
     (CREATE, "create_history_id"),
-    (BEGUN, "add_workflow_id update_run_started"),
     (
         DATABASE,
-        "add_tasks requeue_ended_tasks retry_ended_tasks get_active_running_tasks reconcile_tasks sync_statuses "
-        "count_alive_tasks update_run_status open_manager note_manager add_manager_jobs end_manager",
+        "add_workflow_id update_run_started add_tasks requeue_ended_tasks retry_ended_tasks get_active_running_tasks "
+        "reconcile_tasks sync_statuses count_alive_tasks update_run_status open_manager note_manager add_manager_jobs "
+        "end_manager",
     ),
     (DEPLOY, "run_scheduled_crawler run_onetime_crawler deploy_queued_tasks"),
     (START_CHECK, "get_main_job_status"),
@@ -138,6 +143,8 @@ class Options(TypedDict, total=False):
     control: bool
     """True: use the control queue. All activities from a stop to its proof use it, so that a stop never waits behind a
     look that hangs."""
+    planned: bool
+    """True: a part of a planned poll, which may wait."""
     summary: str | None
     queue: str | None
     """The queue of one worker. There is only one try, because the worker may be dead."""
@@ -147,13 +154,16 @@ class Options(TypedDict, total=False):
 
 def config(name: str, **options: Unpack[Options]) -> ActivityConfig:
     """Return Temporal's options for the call of an activity."""
-    policy, queue = POLICIES[name], options.get("queue")
+    policy = POLICIES[name]
+    queue = options.get("queue")
     found = ActivityConfig(
         task_queue=QUEUE_CONTROL if options.get("control") else queue or policy.queue,
         start_to_close_timeout=timedelta(seconds=policy.try_s),
         retry_policy=policy.retry if queue is None else RetryPolicy(maximum_attempts=1),
         priority=Priority(priority_key=policy.turn),  # without it, that of the workflow
     )
+    if options.get("planned"):
+        found["priority"] = Priority(priority_key=LATER, fairness_key=POLLS)
     if policy.heartbeat_s is not None:
         found["heartbeat_timeout"] = timedelta(seconds=policy.heartbeat_s)
     if policy.total_s is not None:

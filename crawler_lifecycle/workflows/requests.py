@@ -20,11 +20,11 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, shown
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.graph.commands import GraphOrder
-from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder
 from crawler_lifecycle.domain.run import AddTasks, RunRequest, in_our_words
 from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.unknown import advise, names_at
+from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
+from crawler_lifecycle.features.managers.domain.manager import AddJobs, ManagerOrder
 
 A = TypeVar("A")
 S = TypeVar("S")

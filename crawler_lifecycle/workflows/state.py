@@ -65,6 +65,8 @@ class Inbox:
     changed: bool = False
     """True if one of these stops requests more than the stops before. The others are only logged."""
     look_now: bool = False
+    look_recorded: bool = False
+    """True if a look was recorded without the workflow, which has to count the tasks."""
     place_free: bool = False
     """True if the pool has a place for a waiting task of the run."""
     notes: list[str] = field(default_factory=list)
@@ -100,8 +102,10 @@ class Inbox:
     @contextmanager
     def taken(self) -> Iterator[list[HeardStop]]:
         """Yield the stops to record now. If that is interrupted, they wait again."""
-        heard, changed = self.heard, self.changed
-        self.heard, self.changed = [], False
+        heard = self.heard
+        changed = self.changed
+        self.heard = []
+        self.changed = False
         try:
             yield heard
         except (Interrupted, MustLeave):
@@ -123,7 +127,10 @@ class Inbox:
             intent, told = self.asked_to_stop(name, args, converter, now)
             self.want_stop(intent, words(told.get("request_id"), names.REQUEST_ID_MAX) or new_id)
         elif name == names.SIGNAL_LOOK_NOW:
-            self.look_now = True
+            if _says_recorded(args, converter):
+                self.look_recorded = True
+            else:
+                self.look_now = True
         elif name == names.SIGNAL_PLACE_FREE:
             self.place_free = True
         else:
@@ -135,7 +142,8 @@ class Inbox:
         """Return the stop that a signal requests, and its fields. ``more``: further known fields."""
         told = self.fields(name, args, converter, ("request_id", "requested_by", "reason", "force", *more))
         force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
-        by, reason = words(told.get("requested_by"), REASON_MAX), words(told.get("reason"), REASON_MAX)
+        by = words(told.get("requested_by"), REASON_MAX)
+        reason = words(told.get("reason"), REASON_MAX)
         return StopIntent(now, force, by, reason), told
 
     def unheard(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str) -> None:
@@ -176,6 +184,15 @@ class Inbox:
         if unknown:
             self.note(f"signal {name!r}: unknown fields {', '.join(unknown)[:100]} ignored")
         return value
+
+
+def _says_recorded(args: Sequence[RawValue], converter: PayloadConverter) -> bool:
+    """Return whether a signal says that a look was recorded. Any other payload asks for a look, and needs no note."""
+    try:
+        value = converter.from_payload(args[0].payload) if args else None
+    except Exception:  # a decoder may raise any error for a foreign payload
+        return False
+    return isinstance(value, dict) and value.get("recorded") is True
 
 
 @dataclass
@@ -277,7 +294,8 @@ class RunState:
 
     def rest(self, resting: Resting, now: datetime) -> None:
         """Note the tasks whose next try may not begin yet. The wait is at least a second, because clocks differ."""
-        self.resting, wait_s = resting.tasks, resting.wait_s
+        self.resting = resting.tasks
+        wait_s = resting.wait_s
         self.retry_at = None if wait_s is None else now + timedelta(seconds=max(wait_s, 1.0))
 
     @property
@@ -286,36 +304,59 @@ class RunState:
         if self.stop_wanted() or self.since is None or self.stage not in (Stage.DEPLOYMENT, Stage.RECONCILIATION):
             return None
         if self.started_at is None:
-            seconds, since, name = self.limits.start_timeout_s, self.since, "start_timeout"
+            seconds = self.limits.start_timeout_s
+            since = self.since
+            name = "start_timeout"
         else:
-            seconds, since, name = self.limits.run_timeout_s, self.started_at, "timed_out"
+            seconds = self.limits.run_timeout_s
+            since = self.started_at
+            name = "timed_out"
         return None if seconds is None else (since + timedelta(seconds=seconds), name)
 
     def adopt(self, handle: RunHandle, owner_run_id: str) -> None:
         """Take over the row of the run that this workflow now owns."""
         request = handle.request
-        self.run_id, self.run_uid = handle.run_id, handle.run_uid
-        self.attempt, self.owner_run_id = handle.attempt, owner_run_id
-        self.crawler, self.trigger = request.crawler or "", request.trigger
+        self.run_id = handle.run_id
+        self.run_uid = handle.run_uid
+        self.attempt = handle.attempt
+        self.owner_run_id = owner_run_id
+        self.crawler = request.crawler or ""
+        self.trigger = request.trigger
         self.request = request
-        self.flow_id, self.parent = request.flow_id, request.parent
-        self.multi, self.resumed, self.rerun, self.status = handle.multi, handle.resumed, handle.rerun, handle.status
+        self.flow_id = request.flow_id
+        self.parent = request.parent
+        self.multi = handle.multi
+        self.resumed = handle.resumed
+        self.rerun = handle.rerun
+        self.status = handle.status
         self.repair = handle.repair
-        self.limits, self.poll_minutes = request.limits, request.poll_minutes
+        self.limits = request.limits
+        self.poll_minutes = request.poll_minutes
         self.max_parallel = request.max_parallel_tasks
         self.inbox.recorded_stop(handle.stop)
 
     def judged(self, ended: RunEnded) -> None:
         """Take over the recorded verdict."""
-        self.status, self.outcome, self.cause = ended.status, ended.outcome, ended.cause
+        self.status = ended.status
+        self.outcome = ended.outcome
+        self.cause = ended.cause
         self.ended_by = ended.ended_by
-        self.pages, self.items, self.errors, self.push_end = ended.pages, ended.items, ended.errors, ended.push
+        self.pages = ended.pages
+        self.items = ended.items
+        self.errors = ended.errors
+        self.push_end = ended.push
         self.stopped = ended.stopped
-        self.counts, self.waiting_for, self.next_look_at = Counts(ended.tasks), None, None
-        heard, inbox = self.inbox.stop, self.inbox
+        self.counts = Counts(ended.tasks)
+        self.waiting_for = None
+        self.next_look_at = None
+        heard = self.inbox.stop
+        inbox = self.inbox
         if inbox.heard or (heard is not None and (ended.stop is None or (heard.force and not ended.stop.force))):
             inbox.note(TOO_LATE)
-        inbox.stop, inbox.heard, inbox.changed, inbox.closed = ended.stop, [], False, True
+        inbox.stop = ended.stop
+        inbox.heard = []
+        inbox.changed = False
+        inbox.closed = True
 
     def result(self, export: ExportResult | None) -> RunResult:
         """Return the result of the workflow."""
@@ -361,7 +402,8 @@ class RunState:
 
     def record(self) -> WorkflowRecord:
         """Return the answer of the query ``record``."""
-        known, stop = sum(self.counts.by_status.values()), self.inbox.stop
+        known = sum(self.counts.by_status.values())
+        stop = self.inbox.stop
         return WorkflowRecord(self.run_id, self.run_uid, self.attempt, self.request, self.multi, known, stop)
 
     def waiting(self) -> str | None:
@@ -435,14 +477,17 @@ class RunState:
 
     def escalated(self, now: datetime) -> HeardStop | None:
         """Return the forced stop if the plain stop becomes one now; ``None``: it does not."""
-        stop, left = self.inbox.stop, self._force_in(now)
+        stop = self.inbox.stop
+        left = self._force_in(now)
         if stop is None or left is None or left > 0:
             return None
         return HeardStop(replace(stop, force=True, escalated=True))
 
     def _force_in(self, now: datetime) -> float | None:
         """Return the seconds until force; ``None``: never, or unknown because some tasks were not asked to end yet."""
-        stop, after, asked = self.inbox.stop, self.limits.force_stop_after_s, self.asked_at
+        stop = self.inbox.stop
+        after = self.limits.force_stop_after_s
+        asked = self.asked_at
         if stop is None or stop.force or after is None or asked is None:
             return None
         return (asked + timedelta(seconds=after) - now).total_seconds()

@@ -6,17 +6,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
-from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder, ReconciliationActivities, Sync
+from crawler_lifecycle.activities.reconciliation import (
+    AliveTasks,
+    LookAnswer,
+    LookOrder,
+    ReconciliationActivities,
+    Sync,
+)
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.bounds import cut_to_travel, travels
-from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.features.managers.domain.manager import names_of_workflow
 from crawler_lifecycle.ports.runs import Fence
 
 from .calls import Condition, Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start
@@ -54,7 +61,8 @@ def until_look(s: RunState) -> float | None:
 
 def until_turn(s: RunState) -> float | None:
     """Return the seconds until the planned look or the next try; ``None``: neither is planned."""
-    look, retry = until_look(s), None if s.retry_at is None else (s.retry_at - workflow.now()).total_seconds()
+    look = until_look(s)
+    retry = None if s.retry_at is None else (s.retry_at - workflow.now()).total_seconds()
     known = [seconds for seconds in (look, retry) if seconds is not None]
     return max(min(known), 0.0) if known else None
 
@@ -85,30 +93,70 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
 
     Raises ``Interrupted`` when a stop comes, or when the current stop changes.
     """
-    control, pages = s.stop_wanted(), s.pages_deployed
+    control = s.stop_wanted()
+    pages = s.pages_deployed
+    planned = source == "look"
     wake = s.stop_changed if control else s.stop_wanted
-    rec, fence = ReconciliationActivities, s.fence
-    believed = await call(rec.get_active_running_tasks, s.run_id, control=control, wake=wake)
-    order = LookOrder(fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s)
+    rec = ReconciliationActivities
+    fence = s.fence
+    believed = await call(rec.get_active_running_tasks, s.run_id, control=control, planned=planned, wake=wake)
     ordered_at = s.looked_at = workflow.now()
+    late = ordered_at - s.next_look_at if planned and s.next_look_at else timedelta(0)
+    order = LookOrder(fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s, late.total_seconds())
     text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
-    found = await call(rec.get_history_statuses_to_sync, order, control=control, wake=wake, summary=text)
+    found = await call(
+        rec.get_history_statuses_to_sync, order, control=control, planned=planned, wake=wake, summary=text
+    )
     s.looks, s.looked_at = s.looks + 1, workflow.now()
-    s.last_look_at, s.last_look_s = found.observed_at, found.seconds
+    s.last_look_at = found.observed_at
+    s.last_look_s = found.seconds
     s.next_look_at = _after(found.next_look_at, ordered_at, found.gap_s)
     s.counts = believed.counts
     s.inbox.recorded_stop(found.stop)
     if found.changed:
-        text = f"{found.changed} tasks changed"
-        await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)
-        await call(rec.reconcile_tasks, fence, control=control, wake=wake)
-        synced = await call(rec.sync_statuses, Sync(fence, source, found.observed_at), control=control, wake=wake)
+        sync = Sync(fence, source, found.observed_at, details_follow=found.truth_first)
+        details = partial(fetch_details, s, f"{found.changed} tasks changed", control=control, wake=wake)
+        if not found.truth_first:
+            await details()
+        synced = await call(rec.sync_statuses, sync, control=control, wake=wake)
+        if found.truth_first:
+            await details()
         if synced.push:
             fire_and_forget(start(rec.signal_pusher_changed, fence))
     if found.changed or not believed.counts.alive or s.pages_deployed != pages:
-        s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
+        s.counts = (await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)).counts
     if found.stalled and s.counts.active and not s.stop_wanted():
         s.inbox.want_stop(StopIntent(workflow.now(), limit="cancelled (stalled)"), None)
+    return found
+
+
+async def fetch_details(s: RunState, text: str, *, control: bool, wake: Condition) -> None:
+    """Fetch and record the debugging information of the tasks that ended."""
+    rec = ReconciliationActivities
+    await call(rec.get_bulk_task_history_data, s.fence, control=control, wake=wake, summary=text)
+    await call(rec.reconcile_tasks, s.fence, control=control, wake=wake)
+
+
+async def catch_up(s: RunState) -> AliveTasks:
+    """Count the tasks after a look that was recorded without the workflow, which need not look again.
+
+    Raises ``Interrupted`` when a stop comes, or when the current stop changes.
+    """
+    control = s.stop_wanted()
+    wake = s.stop_changed if control else s.stop_wanted
+    rec = ReconciliationActivities
+    s.inbox.look_recorded = False
+    try:
+        found = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
+        if found.details:
+            await fetch_details(s, f"{found.details} tasks ended", control=control, wake=wake)
+    except Interrupted:
+        s.inbox.look_recorded = True
+        raise
+    s.counts = found.counts
+    s.inbox.recorded_stop(found.stop)
+    if found.push:
+        fire_and_forget(start(rec.signal_pusher_changed, s.fence))
     return found
 
 
@@ -130,7 +178,8 @@ async def ask_to_end(s: RunState) -> None:
             if s.stop_changed():
                 raise
             return  # the cluster did not answer in time
-        s.counts, asked_at = report.counts, None if report.more else report.asked_at
+        s.counts = report.counts
+        asked_at = None if report.more else report.asked_at
         s.asked_at = asked_at and min(max(asked_at, soonest or asked_at), workflow.now())
         if not report.more or history_full():
             return

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, told_exit
+from crawler_lifecycle.ports.cluster import Changed
 from crawler_lifecycle.ports.files import FileSource, LogPart
 from crawler_lifecycle.ports.looks import Counted, Details, Look, ObserverHealth
 from crawler_lifecycle.ports.protocols import TaskBundles
@@ -47,8 +48,6 @@ KILL_S, KEEPER_S, WATCH_S = 10.0, 2.0, 0.1
 
 class SpoolKind(ClusterKind):
     """``LIFECYCLE_CLUSTER__KIND=examples.spool.cluster:SpoolKind``, with the settings ``STATE_DIR`` and ``SLOTS``."""
-
-    on_this_machine = True
 
     def deployer(self, task_environment: TaskEnvironment | None) -> Spool:
         return Spool(self.settings.state_dir, self.settings.slots, task_environment)
@@ -283,7 +282,7 @@ class Spool:
 
     # --- Observer
 
-    def watch(self, changed: Callable[[int, datetime], None], over: threading.Event) -> None:
+    def watch(self, changed: Changed, over: threading.Event) -> None:
         """Compare all tasks with what they were a moment ago."""
         before: dict[tuple[RunRef, int, int], Phase] = {}
         while not over.is_set():
@@ -295,8 +294,10 @@ class Spool:
                 self._health = ObserverHealth(False, str(error))
             else:
                 self._health = ObserverHealth(True, watched=sum(str(self._tasks) in one for one in found))
-                for run in {key[0] for key in {*before, *now} if before.get(key) is not now.get(key)}:
-                    changed(run.run_id, datetime.now(UTC))
+                for key in {*before, *now}:
+                    if before.get(key) is not now.get(key):
+                        run, index, attempt = key
+                        changed(run.run_id, datetime.now(UTC), frozenset({(index, attempt)}))
                 before = now
             over.wait(WATCH_S)
         self._health = ObserverHealth(False, "it does not watch")

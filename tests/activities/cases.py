@@ -13,7 +13,6 @@ from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
-from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
 from crawler_lifecycle.domain.coverage import Coverage
@@ -22,6 +21,7 @@ from crawler_lifecycle.domain.names import archive_key, event_key
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest, RunStatus, Trigger
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World
 from tests.support.fakes.cluster import KILLED, Behaviour
@@ -57,7 +57,8 @@ COUNTED_ON = frozenset(
 )
 #: A look that is taken again is a younger look.
 LOOKED_AGAIN = frozenset(
-    f"run_history.{name}" for name in ("verified_at", "next_look_at", "updated_at", "look_ordered_at")
+    f"run_history.{name}"
+    for name in ("verified_at", "next_look_at", "updated_at", "look_ordered_at", "look_revision", "look_gap_ms")
 )
 #: Every try of a delivery is on record; what was delivered stays so.
 DELIVERED_AGAIN = frozenset({"outbox_delivery.tries"})

@@ -7,12 +7,13 @@ from typing import Any
 from sqlalchemy import update
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_of_workflow, due_request_id
-from crawler_lifecycle.ports.managers import NewManager
+from crawler_lifecycle.domain.due_ids import due_of_workflow, due_request_id
+from crawler_lifecycle.features.managers.ports import NewManager
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from crawler_lifecycle.features.schedules.ports import DueOrder, DueRow
+from crawler_lifecycle.features.schedules.store.tables import schedule_due
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.ports.schedules import DueOrder, DueRow
-from crawler_lifecycle.store.schedules.tables import schedule_due
 from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _nothing
 from tests.activities.world import START, World
 
@@ -26,7 +27,7 @@ def _made(w: World, **fields: Any) -> None:
     w.store.graphs.new_uid = lambda: "uid-of-the-graph"
     target = {} if {"graph", "manager"} & set(fields) else {"run": RUN}
     spec = ScheduleSpec(every_s=60, **{**target, **fields})
-    w.store.schedules.put_schedule("nightly", spec.document(), "ann", "shop-a")
+    w.store.schedules.put("nightly", spec.document(), "ann", "shop-a")
 
 
 def _decide(w: World, **fields: Any) -> DueOrder:
@@ -145,7 +146,7 @@ def _graph_stopped(w: World, answer: Any) -> None:
 
 def _deleted(w: World) -> int:
     due_id = _decided(w)
-    w.store.schedules.delete_schedule("nightly")
+    w.store.schedules.delete("nightly")
     return due_id
 
 
@@ -167,7 +168,7 @@ def _begun_in_silence(w: World, **fields: Any) -> int:
 def _changed(w: World, **fields: Any) -> int:
     """Then the schedule was made to begin a run."""
     due_id = _begun_in_silence(w, **fields)
-    w.store.schedules.put_schedule("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
+    w.store.schedules.put("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
     return due_id
 
 
@@ -175,13 +176,13 @@ def _renamed(w: World) -> int:
     """Then the schedule was made to begin another manager."""
     due_id = _begun_in_silence(w, manager=MANAGER)
     other = ScheduleSpec(every_s=60, manager=MANAGER | {"name": "other"})
-    w.store.schedules.put_schedule("nightly", other.document(), "ann")
+    w.store.schedules.put("nightly", other.document(), "ann")
     return due_id
 
 
 def _begun_and_deleted(w: World) -> DueOrder:
     _begun_in_silence(w, manager=MANAGER)
-    w.store.schedules.delete_schedule("nightly")
+    w.store.schedules.delete("nightly")
     return DueOrder("nightly", START)
 
 
@@ -191,9 +192,9 @@ def _graph_begun_and_deleted(w: World) -> int:
     w.call("begin_due", due_id)
     with w.store.database.writing() as conn:
         conn.execute(update(schedule_due).values(target_id=None, begun_at=None, decision="queued"))
-    w.store.schedules.delete_schedule("nightly")
+    w.store.schedules.delete("nightly")
     assert _line(w).decision is Decision.FAILED
-    w.store.schedules.put_schedule("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
+    w.store.schedules.put("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
     return due_id
 
 
@@ -204,7 +205,7 @@ def _found(w: World, answer: Any) -> None:
 
 def _manager_found(w: World, answer: Any) -> None:
     assert w.store.runs.list_runs() == []
-    assert [row.name for row in w.store.managers.list_managers()] == ["stream"]
+    assert [row.name for row in w.store.managers.newest()] == ["stream"]
     _manager_begun(w, getattr(answer, "begun", answer))
 
 
@@ -267,7 +268,7 @@ def _asked_and_deleted(w: World) -> DueOrder:
     """A person triggers it, and deletes the schedule before a worker is there."""
     _made(w)
     w.store.schedules.ask_due("nightly", [START], "ann", "triggered by ann")
-    w.store.schedules.delete_schedule("nightly")
+    w.store.schedules.delete("nightly")
     return DueOrder("nightly", START)
 
 
@@ -279,7 +280,7 @@ def _begun_all_the_same(w: World, answer: Any) -> None:
 def _started_and_deleted(w: World) -> DueOrder:
     """Temporal fired, and the worker died between the line and what it begins."""
     _decided(w)
-    w.store.schedules.delete_schedule("nightly")
+    w.store.schedules.delete("nightly")
     return DueOrder("nightly", START)
 
 

@@ -10,20 +10,15 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
-from crawler_lifecycle.activities.graphs.batches import BatchOrder
-from crawler_lifecycle.activities.graphs.graphs import (
-    AdvanceGraph,
-    ClosedBatches,
-    CommandGraph,
-    EndGraph,
-)
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
-from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
-from crawler_lifecycle.ports.graphs import GraphFence, NewGraph
+from crawler_lifecycle.features.graphs.activities.batches import BatchOrder
+from crawler_lifecycle.features.graphs.activities.graphs import AdvanceGraph, ClosedBatches, CommandGraph, EndGraph
+from crawler_lifecycle.features.graphs.domain.commands import ApproveStep, CancelSteps, RetrySteps
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.ports import GraphFence, NewGraph
 from crawler_lifecycle.ports.runs import Owner
 from tests.activities.cases import (
     ANOTHER_PROCESS,
@@ -111,6 +106,17 @@ def _cancelled(w: World, answer: Any) -> None:
     assert (answer, _states(w)) == (1, {"a": "cancelled", "b": "cancelled", "c": "available"})
 
 
+def _approve(w: World) -> CommandGraph:
+    fence = _claimed(w, StepSpec("ask", StepKind.APPROVAL), _function("a", "ask"))
+    _advance(w, fence)
+    return CommandGraph(1, "y1", ApproveStep(step="ask", requested_by="ada", at=w.now))
+
+
+def _approved(w: World, answer: Any) -> None:
+    assert (answer, _states(w)) == (1, {"ask": "completed", "a": "available"})
+    assert w.store.graphs.list_steps(1)[0].reason == "approved by ada"
+
+
 def _closed(w: World) -> ClosedBatches:
     w.directory.open.add(Owner(graph_batch_workflow_id("nightly", 1), "chain-9"))
     return ClosedBatches("nightly", [1, 2])
@@ -123,11 +129,12 @@ def _one_is_open(w: World, answer: Any) -> None:
 def _picked(w: World) -> GraphFence:
     fence = _claimed(w, _crawl("books"), _crawl("nobody", crawler="nobody"), _manager("stream"))
     _advance(w, fence)
+    w.catalogue.problem = "line 3 of crawlers.yaml is not read"
     return fence
 
 
 def _begun(w: World, answer: Any) -> None:
-    [run], [manager] = w.store.runs.list_runs(), w.store.managers.list_managers()
+    [run], [manager] = w.store.runs.list_runs(), w.store.managers.newest()
     assert (run.request_id, run.parent) == (CRAWL, GRAPH.workflow_id)
     assert (run.project, manager.project) == ("shop-a", "shop-a")
     assert list(w.directory.begun) == [f"crawl/books/{CRAWL}"]
@@ -135,6 +142,7 @@ def _begun(w: World, answer: Any) -> None:
     found = {one.path: one for one in w.store.graphs.list_steps(1)}
     assert (found["books"].run_id, found["stream"].run_id, found["nobody"].outcome) == (1, 1, "deploy_failed")
     assert "'nobody' is unknown" in str(found["nobody"].reason)
+    assert "; line 3 of crawlers.yaml is not read" in str(found["nobody"].reason)
 
 
 def _resumed(w: World) -> GraphFence:
@@ -332,6 +340,7 @@ GRAPHS = [
     Case("open_graph", "made", lambda w: Claim(_made(w), GRAPH), _opened),
     Case("advance_graph", "first", lambda w: AdvanceGraph(_claimed(w), room=9), _advanced, same=_what_counts),
     Case("command_graph", "cancel", _cancel, _cancelled),
+    Case("command_graph", "approve", _approve, _approved),
     Case("closed_graph_batches", "two", _closed, _one_is_open),
     Case("begin_graph_runs", "picked", _picked, _begun, same=lambda answer: answer.more),
     Case("begin_graph_runs", "resumed", _resumed, _goes_on, same=lambda answer: answer.more),

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import open_pruner
+from crawler_lifecycle.store.retention.pruning import open_pruner
 from tests.activities.world import World
 
 DAY = 86_400.0

@@ -7,14 +7,14 @@ from typing import Any
 
 from crawler_lifecycle.activities.child_runs import Claim
 from crawler_lifecycle.activities.deployment import Deploy
-from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph
-from crawler_lifecycle.domain.managers.manager import Added, Decision, Job, Picked, manager_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
-from crawler_lifecycle.ports.graphs import GraphFence
-from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.features.graphs.activities.graphs import AdvanceGraph
+from crawler_lifecycle.features.graphs.ports import GraphFence
+from crawler_lifecycle.features.managers.domain.manager import Added, Decision, Job, Picked, manager_workflow_id
+from crawler_lifecycle.features.managers.ports import ManagerFence
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.ports.runs import Deployment, Fence, Owner, RunRow
-from crawler_lifecycle.ports.schedules import DueOrder
 from crawler_lifecycle.process_contract import contract_of
 from tests.activities.world import CRAWLERS, START, World
 
@@ -25,7 +25,7 @@ MANAGER = {"name": "stream", "plan": "shop:Stream", "options": {"argv": ["{due:%
 def due(w: World, days: int = 0, **target: Any) -> None:
     """The schedule is due some days after the beginning; a catch-up or a backfill gives the same orders."""
     spec = ScheduleSpec(every_s=24 * 3600, offset_s=12 * 3600, catch_up_s=9 * 24 * 3600, overlap="allow", **target)
-    w.store.schedules.put_schedule("nightly", spec.document(), "ann", "shop-a")
+    w.store.schedules.put("nightly", spec.document(), "ann", "shop-a")
     w.call("decide_due", DueOrder("nightly", START - timedelta(days=days)))
 
 

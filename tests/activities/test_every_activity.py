@@ -14,8 +14,8 @@ from temporalio import activity
 
 from crawler_lifecycle.activities.shared import beating
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
-from crawler_lifecycle.ports.graphs import GraphFence
-from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.features.graphs.ports import GraphFence
+from crawler_lifecycle.features.managers.ports import ManagerFence
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.activities.cases import ANOTHER_PROCESS, GONE, WAITED, Case
@@ -38,8 +38,9 @@ SPECIFIED = {
     *("k8_stop_task", "k8_stop_pod", "add_cancellation_log_to_db", "signal_pusher_stopped", "update_run_status"),
     *("initiate_export_signal", "export_supporting_files"),
 }
-#: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
-HOW_IT_WAS_FOUND = {"status_transition.evidence"}
+#: A task whose first deployment call was heard says ``existing`` in the evidence of its transition. A look that was
+#: recorded twice has counted twice.
+HOW_IT_WAS_FOUND = {"status_transition.evidence", "run_history.look_revision"}
 #: These touch the outside before the database refuses them. Harmless: an order to end names a task of its attempt and
 #: is given under a recorded stop only, and an archive lies under the key of its attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}

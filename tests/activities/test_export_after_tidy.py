@@ -21,7 +21,7 @@ from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink

@@ -17,23 +17,23 @@ import sqlalchemy as sa
 from temporalio.exceptions import CancelledError
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.graphs import batches as graph_batches
-from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
-from crawler_lifecycle.domain.graph.engine import Picked
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.names import functions_queue
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.values import decode, packed, to_json, unpacked
-from crawler_lifecycle.plans.functions import Functions
-from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.ports.graphs import Done, StepWork
-from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.features.graphs.activities import batches as graph_batches
+from crawler_lifecycle.features.graphs.activities.batches import BatchOrder, GraphBatchActivities
+from crawler_lifecycle.features.graphs.domain.engine import Picked
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.ports import Done, StepWork
+from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.user_code.functions import Functions
+from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.graphing import Graphed, crawl, group
 from tests.contracts.store.world import Clock, World
 from tests.plans.plans_support import module, until
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.troubles
 BODY = """
 from datetime import date
 from pathlib import Path
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.graphs import Workflow, crawl, fan_out
 from crawler_lifecycle.graphs.asking import current
 from crawler_lifecycle.graphs.job import current_job
@@ -417,7 +417,7 @@ def test_a_large_result_is_kept_in_parts(bench: Bench) -> None:
 def test_what_functions_print_is_kept_without_secrets(bench: Bench) -> None:
     graph = bench.graph(bench.step("p", call="prints"))
     bench.run(graph)
-    printed = bench.world.store.graphs.graph_output(graph.id)  # type: ignore[attr-defined]
+    printed = bench.world.store.graphs.output(graph.id)  # type: ignore[attr-defined]
     assert "and a word" in printed
     assert "hunter2" not in printed
 

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.activities.graphs import batches as graph_batches
+from crawler_lifecycle.features.graphs.activities import batches as graph_batches
 from crawler_lifecycle.graphs import Workflow, asking, chancy
 from crawler_lifecycle.graphs.client import Gateway
 from crawler_lifecycle.graphs.testing import in_memory
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.activities.test_graph_batches import Bench
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.world import World as StoreWorld

@@ -12,20 +12,20 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities import run_files
 from crawler_lifecycle.activities.archived import ArchivedFiles
-from crawler_lifecycle.activities.managers import cycles as cycle
-from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
-from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, Job, JobState
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.managers.activities import cycles as cycle
+from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.features.managers.domain.manager import PAGE_ITEMS, Facts, Job, JobState
+from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, WorkFlowManager, driver
-from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.ports.protocols import FileArchive, PlanFailed
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
 from tests.contracts.store.world import Clock, World

@@ -11,12 +11,12 @@ import pytest
 from temporalio.exceptions import CancelledError
 
 from crawler_lifecycle.activities import run_files
-from crawler_lifecycle.activities.managers import cycles
-from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES, TRIES, JobState
-from crawler_lifecycle.plans.pool import Hosts, Limits
-from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.features.managers.activities import cycles
+from crawler_lifecycle.features.managers.domain.manager import OUTPUT_BYTES, TRIES, JobState
+from crawler_lifecycle.features.managers.ports import ManagerFence
+from crawler_lifecycle.features.user_code.pool import Hosts, Limits
+from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.files import FileSource
-from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.runs import Fence
 from tests.activities.test_manager_cycle import PLAN, Bench, bench
 
@@ -101,7 +101,7 @@ def test_a_manager_in_a_process_of_its_own(bench: Bench, hosts: Hosts, tmp_path:
     write(tmp_path, SOURCE)
     hosts._limits = Limits()
     assert bench.cycle().picked == 2
-    printed = bench.managers.manager_output(bench.row.manager_id)
+    printed = bench.managers.output(bench.row.manager_id)
     assert printed.endswith("xxx\n")
     assert len(printed.encode()) == OUTPUT_BYTES
     bench.end(1, failed=True)
@@ -113,7 +113,7 @@ def test_a_manager_in_a_process_of_its_own(bench: Bench, hosts: Hosts, tmp_path:
     assert (last.over, last.error) == (True, None)
     assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [(1, 0), (1, 1), (2, 0), (3, 0)]
     assert len(bench.row.state) == 4
-    printed = bench.managers.manager_output(bench.row.manager_id)
+    printed = bench.managers.output(bench.row.manager_id)
     assert printed.endswith("\nended: failedended: finishedended: finishedended: finished"), printed[-200:]
     assert hosts.state()["started"] == 1
     assert hosts.state()["live"] == 0
@@ -166,7 +166,7 @@ def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: H
     bench.cycle()
     last = bench.cycle()
     assert (last.ended, bench.row.hook_errors) == (1, 1)
-    printed = bench.managers.manager_output(1).split("called ")[1:]
+    printed = bench.managers.output(1).split("called ")[1:]
     assert [text.split()[0] for text in printed] == ["1", "2", "3", "4", "5", "3", "3"]
     added = [
         job.job.spider_args["page"] for job in bench.managers.list_jobs(1) if "more" in job.job.spider_args["page"]

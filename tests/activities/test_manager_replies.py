@@ -11,12 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.activities.managers.cycles import _Cycle
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.domain.managers.manager import Added, Decision, Hooked, HookFailed, Job, Page, Picked, SourceItem
-from crawler_lifecycle.plans import calls
-from crawler_lifecycle.plans.wire import encode
-from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.features.managers.activities.cycles import _Cycle
+from crawler_lifecycle.features.managers.domain.manager import (
+    Added,
+    Decision,
+    Hooked,
+    HookFailed,
+    Job,
+    Page,
+    Picked,
+    SourceItem,
+)
+from crawler_lifecycle.features.managers.ports import ManagerFence
+from crawler_lifecycle.features.user_code import calls
+from crawler_lifecycle.features.user_code.wire import encode
 from tests.activities.test_manager_cycle import Bench, bench
 from tests.contracts.store.managing import MINE
 from tests.support.examples import examples

@@ -7,10 +7,10 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.initiation import AddToRun
 from crawler_lifecycle.domain.errors import QuotaReached
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.run import ChildTask
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.store.store import open_store
 from tests.activities import due_cases, graph_cases, manager_cases
 from tests.activities.world import World
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities.graphs.starting import GraphStarts
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.graph.spec import GraphState, StepState
+from crawler_lifecycle.features.graphs.activities.starting import GraphStarts
+from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
+from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.user_code.pool import Hosts
 from crawler_lifecycle.graphs import Job
-from crawler_lifecycle.plans.pool import Hosts
-from crawler_lifecycle.ports.managers import PlanRow
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 from tests.activities.test_graph_batches import Bench as Functions
 from tests.activities.test_manager_cycle import Bench as Managers
 from tests.activities.test_manager_cycle import bench
@@ -90,7 +90,9 @@ class Directory:
 
 
 def starts(store: Store, directory: Any, clock: Clock) -> GraphStarts:
-    return GraphStarts(store.graphs, store.plans, directory, FakeCatalogue([CrawlerDefinition("services")]), clock)
+    catalogue = FakeCatalogue([CrawlerDefinition("services")])
+    catalogue.problem = "line 3 of crawlers.yaml is not read"
+    return GraphStarts(store.graphs, store.plans, directory, catalogue, clock)
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def functions(tmp_path: Path) -> Iterator[Functions]:
 
 def others(store: Store) -> dict[str, str | None]:
     """The graphs that were started by others, by their ids."""
-    rows = store.graphs.list_graphs(states=list(GraphState))
+    rows = store.graphs.newest(states=list(GraphState))
     return {row.key: row.name for row in rows if row.requested_by is not None}
 
 
@@ -170,7 +172,8 @@ def test_an_id_of_its_own_and_a_graph_that_was_built_at_import(functions: Functi
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        ("misspelt", "step \"one\": crawler: 'servcies' is unknown"),
+        ("misspelt", "step \"one\": crawler: 'servcies' is unknown; known are "),
+        ("misspelt", "; line 3 of crawlers.yaml is not read"),
         ("of_no_module", "no plans worker has registered 'json'"),
         ("another", "which was sent with other steps"),
         ("waits", "it can start graphs, and read and change its own"),
@@ -188,7 +191,7 @@ def test_a_graph_is_recorded_while_temporal_is_away(functions: Functions) -> Non
     functions.directory.down = True
     graph, found = executed(functions, "enqueues")
     assert (graph.step("s").state, functions.directory.begun) == (StepState.COMPLETED, [])
-    assert [row.key for row in functions.world.store.graphs.list_graphs() if row.owner_run_id is None] == [found]
+    assert [row.key for row in functions.world.store.graphs.newest() if row.owner_run_id is None] == [found]
 
 
 MANAGER = """

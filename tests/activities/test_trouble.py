@@ -28,11 +28,11 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID, archive_key
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.ports.schedules import DueOrder
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.due_cases import GRAPH, MANAGER
 from tests.activities.world import CRAWLERS, OTHER, OWNER, START, World, differences
@@ -355,6 +355,19 @@ def test_two_notifiers_push_at_the_same_time(world: World, monkeypatch: pytest.M
     assert [row["status"] for row in world.tables()["outbox_delivery"]] == ["delivered"] * 2
 
 
+def test_a_notifier_that_hangs_fails_in_time_and_delays_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence, over, other = world.judged(), threading.Event(), FakeNotifier("second")
+    world.more_notifiers.append(other)
+    monkeypatch.setattr(other, "push", lambda event: over.wait(timeout=60) and None)
+    try:
+        with pytest.raises(NotDelivered, match=r"^no answer within 1\.4 s$"):
+            world.call("signal_pusher_started", fence)
+    finally:
+        over.set()
+    records = {row["sink"]: (row["status"], row["error"]) for row in world.tables()["outbox_delivery"]}
+    assert records == {world.notifier.name: ("delivered", None), "second": ("failed", "no answer within 1.4 s")}
+
+
 def test_the_end_of_an_attempt_that_was_resumed_before_it_was_told_is_told_with_the_next(world: World) -> None:
     """Its verdict was committed, its worker died with the answer, and who resumed it was quicker than the next try."""
     world.judged()
@@ -493,7 +506,7 @@ def test_one_too_many_is_on_record_as_that(
     part = {"manager": world.store.managers, "graph": world.store.graphs}[kind]
     monkeypatch.setattr(part, "_most", {f"{kind}s": 0})
     spec = ScheduleSpec(every_s=60, **{kind: target})  # type: ignore[arg-type]
-    world.store.schedules.put_schedule("nightly", spec.document(), "ann")
+    world.store.schedules.put("nightly", spec.document(), "ann")
     answer = world.call("decide_due", DueOrder("nightly", START))
     assert (answer.decision, answer.begun, answer.begin) == (Decision.FAILED, None, False)
     line = world.store.schedules.get_due(answer.due_id)

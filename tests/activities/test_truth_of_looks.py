@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.audits.corrections import wrong_words
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.gateway.runs.answers import standing_of
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.activities.world import Breaker, Crash, World
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.store_ports import port_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from crawler_lifecycle.activities.webhooks import FAILED_MAX, PAGE, Followed
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.webhooks.definition import GIVE_UP_S
+from crawler_lifecycle.features.webhooks.activities import FAILED_MAX, PAGE, Followed
+from crawler_lifecycle.features.webhooks.domain.definition import GIVE_UP_S
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.activities.webhook_cases import ORDER, fails_for, made, row
 from tests.activities.world import World

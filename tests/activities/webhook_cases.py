@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
-from crawler_lifecycle.activities.webhooks import Followed
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookOrder, WebhookRow
+from crawler_lifecycle.features.webhooks.activities import Followed
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.ports import ReceiverGone, WebhookOrder, WebhookRow
 from tests.activities.cases import GONE, LATER_S, SEEN_AGAIN, Case
 from tests.activities.cases import _nothing as _any
 from tests.activities.world import World
@@ -23,13 +23,13 @@ def made(w: World) -> WebhookOrder:
     """A webhook, and a run of which nothing was told yet."""
     w.store.webhooks.new_uid = lambda: "uid-of-the-webhook"
     spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], events=["run.*"])
-    w.store.webhooks.put_webhook("shop", spec.document(), "ann")
+    w.store.webhooks.put("shop", spec.document(), "ann")
     w.started()
     return ORDER
 
 
 def row(w: World) -> WebhookRow:
-    found: WebhookRow | None = w.store.webhooks.get_webhook("shop")
+    found: WebhookRow | None = w.store.webhooks.get("shop")
     assert found is not None
     return found
 
@@ -43,13 +43,13 @@ def _told(w: World, answer: Any) -> None:
 
 def _deleted(w: World) -> WebhookOrder:
     made(w)
-    w.store.webhooks.delete_webhook("shop")
+    w.store.webhooks.delete("shop")
     return ORDER
 
 
 def _paused(w: World) -> WebhookOrder:
     made(w)
-    w.store.webhooks.pause_webhook("shop", "a migration")
+    w.store.webhooks.pause("shop", "a migration")
     return ORDER
 
 

@@ -23,17 +23,17 @@ from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
-from crawler_lifecycle.activities.managers.cycles import CycleOrder
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.coverage import OnViolation
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
+from crawler_lifecycle.features.managers.activities.cycles import CycleOrder
+from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.managers import GeneratorCrawlManager
-from crawler_lifecycle.ports.managers import NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRef, TaskRow
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.databases import make_tables
 from tests.support.fakes.cluster import Behaviour, FakeCluster

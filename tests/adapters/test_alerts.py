@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.smtp import SmtpMailer
-from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.domain.webhooks.definition import CHATS, WebhookSpec
+from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.domain.definition import CHATS, WebhookSpec
+from crawler_lifecycle.features.webhooks.ports import Mailer, ReceiverGone
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.ports.webhooks import Mailer, ReceiverGone
 from tests.support.certificates import certificate
 from tests.support.faulty_http import Answer, FaultyServer, serving
 from tests.support.smtp_server import MailServer, mail_server
 
 BODY = {"run_id": 3, "crawler": "books", "status": "FAILED", "outcome": "failed", "cause": "Größe: <none>\r\nBcc: x@y"}
-EVENT = Event(7, 3, "uid", 1, "run.ended", BODY, datetime(2026, 3, 1, tzinfo=UTC))
+EVENT = Event(7, 3, "uid", 1, "run.ended", BODY, datetime(2026, 3, 1, tzinfo=UTC), "runs/3")
 SECRET = "/services/T0AB12/B0CD34/Zx81secretKey"
 TO = "ops@example.com, dev@example.com"
 

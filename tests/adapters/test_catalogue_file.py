@@ -124,7 +124,13 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  env: {1: x}\n", 4, "the key '1' is no text"),
         (GOOD + "  resumable: 'yes'\n", 4, "resumable: 'yes' is not allowed"),
         (GOOD + "  items: 'off'\n", 4, "items: 'off' is not allowed"),
-        (GOOD + "  items: {file: x}\n", 4, "items.file: unknown key; known are files, format, delimiter, quote"),
+        (GOOD + "  items: {file: x}\n", 4, "items.file: unknown key; known are files, format, delimiter, quote, key"),
+        (GOOD + "  items:\n    key: [id, 7]\n", 5, "items.key: ['id', 7] is not allowed; give the name of a field"),
+        (
+            GOOD + "  items: {key: ''}\n",
+            4,
+            "items.key: '' is not allowed; give the name of a field, or a list of 1 to 10",
+        ),
         (
             GOOD + "  items:\n    files: out/*\n    format: yaml\n",
             6,

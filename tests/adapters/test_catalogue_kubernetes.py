@@ -14,8 +14,8 @@ from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, 
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.variables import CONTRACT
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.settings import ClusterSettings, Settings, WebhookSettings
 
 HEAD = """\

@@ -28,7 +28,7 @@ AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def _event(body: dict[str, Any], type: str = "run.ended", seq: int = 3) -> Event:
-    return Event(seq, 7, UID, 2, type, body, AT)
+    return Event(seq, 7, UID, 2, type, body, AT, "runs/7")
 
 
 def _data(event: Event, limit: int) -> dict[str, Any]:

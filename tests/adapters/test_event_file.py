@@ -23,7 +23,7 @@ AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def _event(run_id: int = 7, **body: object) -> Event:
-    return Event(3, run_id, UID, 2, "run.ended", {"status": "FAILED", **body}, AT)
+    return Event(3, run_id, UID, 2, "run.ended", {"status": "FAILED", **body}, AT, f"runs/{run_id}")
 
 
 def _lines(path: Path) -> list[dict[str, object]]:
@@ -73,7 +73,8 @@ def test_many_writers_lose_and_mix_nothing(path: Path) -> None:
         "from crawler_lifecycle.adapters.event_file import JsonLinesSink\n"
         "from crawler_lifecycle.ports.runs import Event\n"
         "for n in range(50): JsonLinesSink(sys.argv[1], lock_timeout_s=120).send("
-        "Event(n, n + int(sys.argv[2]), 'u' * 32, 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC)))"
+        "Event(n, n + int(sys.argv[2]), 'u' * 32, 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC), "
+        "f'runs/{n + int(sys.argv[2])}'))"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, path.as_uri(), str(k * 1000)]) for k in range(3)]
     with ThreadPoolExecutor(4) as pool:

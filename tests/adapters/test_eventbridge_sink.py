@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.adapters import eventbridge
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.compose import build_sink
@@ -37,7 +38,7 @@ AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def _event(type: str = "run.ended", seq: int = 3, **body: object) -> Event:
-    return Event(seq, 7, UID, 2, type, {"run_id": 7, "status": "FAILED", **body}, AT)
+    return Event(seq, 7, UID, 2, type, {"run_id": 7, "status": "FAILED", **body}, AT, "runs/7")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,9 @@ def bus() -> Iterator[EventBusServer]:
 @pytest.fixture
 def sink(bus: EventBusServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventBridgeSink]:
     monkeypatch.setenv("AWS_ENDPOINT_URL", bus.url)
-    sink = EventBridgeSink(f"eventbridge://{BUS}", connect_s=120, read_s=120)
+    for name in ("CONNECT_S", "READ_S"):
+        monkeypatch.setattr(eventbridge, name, 120)
+    sink = EventBridgeSink(f"eventbridge://{BUS}")
     yield sink
     sink.close()
 
@@ -207,9 +210,12 @@ def test_an_answer_that_is_lost_is_followed_by_the_same_event_under_the_same_id(
     assert [detail["id"].rpartition("/")[2] for detail in bus.details] == ["run.started", "run.ended", "run.ended"]
 
 
-def test_a_bus_that_hangs_or_is_not_there(sink: EventBridgeSink, bus: EventBusServer) -> None:
+def test_a_bus_that_hangs_or_is_not_there(
+    sink: EventBridgeSink, bus: EventBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bus.faults.append("hang")
-    impatient = EventBridgeSink(f"eventbridge://{BUS}", read_s=0.3)
+    monkeypatch.setattr(eventbridge, "READ_S", 0.3)
+    impatient = EventBridgeSink(f"eventbridge://{BUS}")
     with pytest.raises(NotDelivered, match=r"(?i)timeout.*check the network"):
         impatient.send(_event())
     impatient.close()

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.ports.protocols import EventSink, Notifier
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables
 from tests.support.event_bus import BUS, aws_error, event_bus_server, use_aws
@@ -123,7 +123,14 @@ def test_an_example_is_what_this_program_would_make_of_it(example: Document) -> 
     data = example["data"]
     time = datetime.fromisoformat(example["time"])
     event = Event(
-        int(example["sequence"]), data["run_id"], data["run_uid"], data["attempt"], example["type"], data, time
+        int(example["sequence"]),
+        data["run_id"],
+        data["run_uid"],
+        data["attempt"],
+        example["type"],
+        data,
+        time,
+        f"runs/{data['run_id']}",
     )
     assert cloud_event(event) == example
 

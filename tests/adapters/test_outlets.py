@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.smtp import mail_of
 from crawler_lifecycle.cloudevents import ENTRY_MAX, event_text
-from crawler_lifecycle.domain.webhooks.alerts import Alert, alert_of, message
-from crawler_lifecycle.domain.webhooks.signing import message_id
+from crawler_lifecycle.features.webhooks.domain.alerts import Alert, alert_of, message
+from crawler_lifecycle.features.webhooks.domain.signing import message_id
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.ports.runs import Event
 
@@ -83,7 +83,7 @@ HEADERS = {
 def event_of(text: str) -> Event:
     """An ended graph with this name, which also wrote the cause."""
     body = {"key": text, "name": text, "state": "failed", "cause": text, "tasks": {text: 1}, "project": "a"}
-    return Event(7, None, None, None, "graph.ended", body, T0)
+    return Event(7, None, None, None, "graph.ended", body, T0, f"graphs/{text}")
 
 
 def told(text: str) -> Alert:

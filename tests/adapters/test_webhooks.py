@@ -14,24 +14,27 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
-from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.domain.webhooks.signing import message_id
+from crawler_lifecycle.features.webhooks import adapters as webhooks
+from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.domain.signing import message_id
+from crawler_lifecycle.features.webhooks.ports import ReceiverGone
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.ports.webhooks import ReceiverGone
 from tests.support.certificates import certificate
 from tests.support.faulty_http import Answer, serving
 from tests.support.hostile_addresses import HOSTILE
 from tests.support.receiver import ENVIRONMENT, OTHER, SECRET, Receiver
 
-EVENT = Event(7, 3, "uid", 1, "run.ended", {"run_id": 3, "cause": "Aus, größer"}, datetime(2026, 3, 1, tzinfo=UTC))
+EVENT = Event(
+    7, 3, "uid", 1, "run.ended", {"run_id": 3, "cause": "Aus, größer"}, datetime(2026, 3, 1, tzinfo=UTC), "runs/3"
+)
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def receiver() -> Iterator[Receiver]:
         yield server
 
 
-def send(url: str, *secrets: str, times: int = 1, **options: Any) -> None:
+def send(url: str, *secrets: str, times: int = 1, timeout_s: float = webhooks.TIMEOUT_S, **options: Any) -> None:
     """Deliver one event."""
     rules = WebhookRules(options.pop("networks", ()), options.pop("loopback", True))
     outside = HttpWebhooks(rules, **{"environment": ENVIRONMENT, **options})
@@ -52,7 +55,8 @@ def send(url: str, *secrets: str, times: int = 1, **options: Any) -> None:
             for _ in range(times):
                 await sender.send(spec, EVENT)
 
-    asyncio.run(deliver())
+    with patch.object(webhooks, "TIMEOUT_S", timeout_s):
+        asyncio.run(deliver())
 
 
 def at(*addresses: str) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import respx
 
-from crawler_lifecycle.domain.graph.pages import decode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphOptions
+from crawler_lifecycle.features.graphs.domain.pages import decode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions
 from tests.cli.cli_support import Crawlctl
 
 GRAPH: dict[str, Any] = {
@@ -120,6 +120,16 @@ def test_steps_are_cancelled_and_retried_by_their_paths(gateway: respx.MockRoute
     assert crawlctl("graph", "force-stop", "nightly 1").code == 2
     assert crawlctl("graph", "force-stop", "nightly 1", "--yes").code == 0
     assert body(stopped) == {"requested_by": "tester", "force": True}
+
+
+def test_a_step_is_approved_or_rejected(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    decided = gateway.post(f"{AT}/approve").respond(json={"id": "nightly 1", "count": 1, "note": None})
+    result = crawlctl("graph", "approve", "nightly 1", "g/ask", "--note", "go")
+    assert (result.code, "1 step approved" in result.out) == (0, True)
+    assert body(decided) == {"step": "g/ask", "approved": True, "note": "go", "requested_by": "tester"}
+    result = crawlctl("graph", "approve", "nightly 1", "g/ask", "--reject", "--by", "ada")
+    assert (result.code, "1 step rejected" in result.out) == (0, True)
+    assert body(decided) == {"step": "g/ask", "approved": False, "requested_by": "ada"}
 
 
 def test_graphs_and_their_steps_are_shown(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

@@ -17,7 +17,7 @@ from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.stack import layout, stack, temporal_server
 from crawler_lifecycle.cli.stack.supervise import PartFailed
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerKind
-from crawler_lifecycle.gateway.schedules.commands import PutSchedule
+from crawler_lifecycle.features.schedules.gateway.commands import PutSchedule
 from tests.cli.cli_support import Crawlctl
 
 ROOT = Path(__file__).parents[2]

@@ -48,11 +48,10 @@ BROKEN = "def build(*words):\n    return {}[words]\nclass Manager:\n    pass\n"
 def _verbs() -> Iterator[list[str]]:
     from crawler_lifecycle.cli import main
 
-    for group in (main.RUNS, main.SERVICES, main.PROGRAM):
+    for group in (main.RUNS, main.SERVICES, main.PROGRAM, *(feature.verbs for feature in main.FEATURES)):
         yield from ([name] for name in group)
-    groups = ("crawler", "manager", "graph", "schedule", "webhook", "token", "db", "cluster")
-    for name in groups:
-        yield from ([name, verb] for verb in getattr(main, name.upper()))
+    for noun in (*main.NOUNS, *(noun for feature in main.FEATURES for noun in feature.nouns)):
+        yield from ([noun.name, verb] for verb in noun.verbs)
 
 
 def _calls(seed: int, processes: bool) -> list[list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.store import head_version, read_schema
+from crawler_lifecycle.store.migrations.schema_version import head_version, read_schema
 from tests.dev.dev_support import Dev
 from tests.e2e.world import World, until
 from tests.support import in_process
@@ -190,4 +190,10 @@ def prove(world: World, load: Load) -> None:
         len(load.short) + len(load.endless) + load.each * (load.phases + 3) + CRAWLS * len(load.graphs) + len(started)
     )
     assert len(runs) == begun
+    refused = [
+        file.name
+        for file in (world.stack.state_dir / "logs").iterdir()
+        if "TMPRL1100" in file.read_text("utf-8", "replace")
+    ]
+    assert not refused, "each build replays what the other one did"
     assert json.loads(world.crawlctl("audit", "-o", "json").stdout)["found"] == {}

@@ -133,7 +133,7 @@ def test_the_ends_of_the_calendar_and_times_without_a_zone_are_unknown(said: obj
     assert bounds.moment(said) is None
 
 
-def test_the_runner_believes_the_same_counters() -> None:
-    assert contract.COUNT_MAX == bounds.COUNT_MAX
+def test_the_counters_of_all_tasks_of_a_run_fit_into_a_column() -> None:
+    assert bounds.COUNT_MAX == bounds.ID_MAX // TASKS_PER_RUN_MAX
     assert contract.valid_stats({"pages": bounds.COUNT_MAX}) == {"pages": bounds.COUNT_MAX}
     assert contract.valid_stats({"pages": bounds.COUNT_MAX + 1}) == {}

@@ -10,9 +10,9 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.managers import window as manager_window
-from crawler_lifecycle.domain.managers.manager import Added, Ended, Facts, Job, JobState, Live, Waiting
-from crawler_lifecycle.domain.managers.window import Rules, Window
+from crawler_lifecycle.features.managers.domain import window as manager_window
+from crawler_lifecycle.features.managers.domain.manager import Added, Ended, Facts, Job, JobState, Live, Waiting
+from crawler_lifecycle.features.managers.domain.window import Rules, Window
 from tests.support.examples import examples
 
 NOW = 1000.0

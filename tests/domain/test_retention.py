@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.cli.admin import cluster_tidy, db_prune
-from crawler_lifecycle.domain.audits.audit import AuditRules
+from crawler_lifecycle.domain.audits.audit import RECENT
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
     DATABASE,
     DAY_S,
     FILES,
-    LOCAL_FOLDERS,
     UPLOADS,
     KeptRun,
     Retention,
@@ -41,7 +40,7 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 UID = "a" * 32
 
 
-@pytest.mark.parametrize("rule", [DATABASE, LOCAL_FOLDERS, FILES, UPLOADS])
+@pytest.mark.parametrize("rule", [DATABASE, FILES, UPLOADS])
 def test_each_age_may_be_asked_for(rule: Retention) -> None:
     assert rule.default_s >= rule.least_s >= 0
     assert bool(rule.least_s) == bool(rule.why_least)
@@ -50,7 +49,7 @@ def test_each_age_may_be_asked_for(rule: Retention) -> None:
 def test_the_ages_that_people_see_are_those_of_the_table() -> None:
     assert f"{DATABASE.default_s / DAY_S:g}d" == db_prune.DEFAULT_AGE
     assert f"{FILES.default_s / DAY_S:g}d" == cluster_tidy.DEFAULT_AGE
-    assert ClusterSettings().keep_days == LOCAL_FOLDERS.default_s / DAY_S
+    assert ClusterSettings().keep_days == FILES.default_s / DAY_S
 
 
 @given(st.lists(st.tuples(st.none() | st.sampled_from([9.0, 10.0]), st.booleans()), max_size=4))
@@ -207,4 +206,4 @@ def test_a_mark_that_somebody_spoilt_counts_for_everything(text: str) -> None:
 
 
 def test_nobody_who_still_needs_it_is_younger_than_the_least_age() -> None:
-    assert AuditRules().recent_s * 2 < DATABASE.least_s
+    assert RECENT.total_seconds() * 2 < DATABASE.least_s

@@ -11,19 +11,14 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.ends import Ends, reading
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.manager import Job
-from crawler_lifecycle.domain.managers.scrapy_cloud import (
-    FAILED_HERE,
-    Cloud,
-    never_retried,
-    run_request_of,
-)
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
+from crawler_lifecycle.features.managers.domain.manager import Job
+from crawler_lifecycle.features.managers.domain.scrapy_cloud import FAILED_HERE, Cloud, never_retried, run_request_of
+from crawler_lifecycle.features.managers.store.rows import job_metadata, outcome_of, state_of
 from crawler_lifecycle.ports.runs import RunRow, TaskRow
 from crawler_lifecycle.settings import PlansSettings, Settings
-from crawler_lifecycle.store.managers.rows import job_metadata, outcome_of, state_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 CATALOGUE = [
@@ -79,6 +74,11 @@ def test_a_spider_is_the_crawler_of_that_name_or_the_only_one_that_has_it(
 def test_anything_else_is_an_unknown_spider_or_project(spider: str, project: str | None, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         CLOUD.crawler(spider, project, CATALOGUE)
+
+
+def test_an_unknown_spider_is_told_with_the_problem_of_the_catalogue() -> None:
+    with pytest.raises(InvalidRequest, match=r"shows all crawlers; crawlers\.yaml is not read$"):
+        CLOUD.crawler("nobody", None, CATALOGUE, "crawlers.yaml is not read")
 
 
 def test_units_are_so_many_times_a_unit() -> None:

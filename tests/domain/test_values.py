@@ -15,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.values import (
     RESULT_PART,
     NoValue,
@@ -27,6 +25,8 @@ from crawler_lifecycle.domain.values import (
     to_json,
     unpacked,
 )
+from crawler_lifecycle.features.graphs.domain.checks import check
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30)), timezone(timedelta(seconds=61))])
 LEAVES = st.one_of(

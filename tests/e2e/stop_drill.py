@@ -126,7 +126,8 @@ class Drill:
             until(lambda: "slots in use" in str(self._row("waiting_for")), "that the run says so")
             return
         if self.phase == BEFORE_FIRST_LOOK:
-            until(lambda: self._row("waiting_for") == names.WAITING_FOR_START, "the answer of the scheduler service")
+            # The observer looks at once, so this phase is over with the crawler's start.
+            until(lambda: self._row("waiting_for") == names.WAITING_FOR_START or self._row("started_at"), "its offer")
         if self.phase in EXECUTING and self.phase != BEFORE_FIRST_LOOK:
             active = 2 if self.phase == MULTI else 1
             until(

@@ -16,7 +16,7 @@ import pytest
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from examples.story_checks import run_folder
 from tests.e2e.world import AUDITS, ENDLESS, EVERY_S, QUICK, World, moment, until
 from tests.support import in_process

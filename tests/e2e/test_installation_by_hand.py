@@ -185,7 +185,7 @@ def test_a_run_a_stop_and_an_archive(machine: Machine) -> None:
     machine.type(first)
     home = machine.folder / "home"
     checks = json.loads((home / "doctor.json").read_text())["checks"]
-    assert {"temporal", "database", "scheduler", "gateway", "archive"} <= {line["check"] for line in checks}
+    assert {"temporal", "database", "archive"} <= {line["check"] for line in checks}
     runs = "SELECT run_id, status, outcome FROM lifecycle.run_history ORDER BY run_id"
     assert machine.database.execute(runs) == ((1, "COMPLETED", "finished"), (2, "FAILED", "cancelled"))
     exported = "SELECT 1 FROM lifecycle.export_record WHERE run_id = 1 AND url IS NOT NULL"

@@ -118,13 +118,20 @@ def test_the_blocks_of_the_readme_work_in_their_order_on_a_clean_clone(clone: Cl
             if line.startswith("ready in"):
                 break
         assert dev.poll() is None, "".join(shown)
-        addresses = clone.addresses
-        there = {"TEMPORAL_ADDRESS": addresses["temporal"]}
-        clone.type([line.replace(USUAL_GATEWAY, addresses["gateway"]) for line in commands[stays + 1 :]], **there)
-        _check(clone, addresses["gateway"])
-        os.killpg(dev.pid, signal.SIGINT)
-        last = said.read()
+        try:
+            addresses = clone.addresses
+            clone.type([at_home(line, addresses) for line in commands[stays + 1 :]])
+            _check(clone, addresses["gateway"])
+        finally:
+            os.killpg(dev.pid, signal.SIGINT)
+            last = said.read()
     assert "ended; " in last, last
+
+
+def at_home(line: str, addresses: dict[str, Any]) -> str:
+    """The command for this stack. Its ports are not the usual ones where something else has those."""
+    line = line.replace(USUAL_GATEWAY, addresses["gateway"])
+    return re.sub(r"\btemporal workflow \w+", rf"\g<0> --address {addresses['temporal']}", line)
 
 
 def _check(clone: Clone, address: str) -> None:

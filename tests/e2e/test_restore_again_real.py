@@ -69,7 +69,7 @@ def stop(world: World, *run_ids: int) -> None:
 
 def audited(world: World, unknown: str = "leave") -> dict[str, Any]:
     """The report of an audit that repairs what it may."""
-    answer = world.gateway.audit(repair=True, unknown=unknown)
+    answer = world.gateway.post("/v1/audit", {"repair": True, "unknown": unknown})
     report: dict[str, Any] = until(
         lambda: answer.get("report") or world.gateway.audit_report(answer["audit_id"]), "the report of the audit"
     )

@@ -133,3 +133,25 @@ def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(world: Wo
     finally:
         world.undeploy("observer")
         world.deploy(ROOT)
+
+
+def test_statuses_are_true_while_temporal_is_away(world: World) -> None:
+    """Verdicts wait for Temporal. What crawlers do is on record without it, and answers say what waits."""
+    until(lambda: wake_ups(world)["observer"] == "up", "an observer that sees")
+    finished, killed = started(world, away=SOME, away_killed=ENDLESS)
+    process = json.loads((run_folder(world.folder, killed) / "0/1/process.json").read_text())
+    frozen = world.freeze("temporal")
+    try:
+        os.kill(process["pid"], signal.SIGKILL)
+        until(lambda: world.tasks(killed) == {"FAILED": 1}, "the end of the killed crawl on record")
+        until(lambda: world.tasks(finished) == {"SUCCEEDED": 1}, "the end of the other crawl on record")
+        assert world.query("SELECT exit_signal FROM task_history WHERE run_id = ?", killed) == [(9,)]
+        assert {world.status(run_id) for run_id in (finished, killed)} == {"PROCESSING"}
+        away = "Temporal has not answered since"
+        until(lambda: away in (world.gateway.run(finished)["waiting"] or ""), "a run that says what it waits for")
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    until(lambda: world.closed([finished, killed]), "the end of both runs")
+    world.prove(finished, "COMPLETED", "finished")
+    assert world.status(killed) == "FAILED"
+    assert world.query("SELECT kind FROM correction WHERE run_id = ?", killed) == [("killed",)]

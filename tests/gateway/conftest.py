@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.access import recorder, tokens
 from crawler_lifecycle.gateway.runs import blocked
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.gateway.gateway_world import Clock, World
 from tests.support.databases import make_tables
 

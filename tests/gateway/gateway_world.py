@@ -22,15 +22,15 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.features.managers.ports import ManagerRow
+from crawler_lifecycle.features.schedules.ports import DueOrder, ScheduleRow
+from crawler_lifecycle.features.webhooks.ports import WebhookRow
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.ports.managers import ManagerRow
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunHandle, RunRow
-from crawler_lifecycle.ports.schedules import DueOrder, ScheduleRow
-from crawler_lifecycle.ports.webhooks import WebhookRow
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 from tests.support.fakes.services import FakeScheduler
@@ -236,10 +236,10 @@ class World:
         return _there(self.store.runs.get_run(run_id))
 
     def schedule(self, name: str = "nightly") -> ScheduleRow:
-        return _there(self.store.schedules.get_schedule(name))
+        return _there(self.store.schedules.get(name))
 
     def webhook(self, name: str) -> WebhookRow:
-        return _there(self.store.webhooks.get_webhook(name))
+        return _there(self.store.webhooks.get(name))
 
     def manager(self, manager_id: int) -> ManagerRow:
         return _there(self.store.managers.get_manager(manager_id))

@@ -24,11 +24,11 @@ from tests.gateway.gateway_world import World
 ALIVE = [Poller(None, 1.0, True)]
 
 
-def made(world: World, **options: Any) -> Health:
+def made(world: World) -> Health:
     store, workflows = world.store, cast(Any, world.workflows)
     feed = Feed(store.events, store.runs, Metrics(), world.clock)
     needs = Needs(store.health, workflows)
-    return Health(needs, workflows, feed, store, world.clock, **options)
+    return Health(needs, workflows, feed, store, world.clock)
 
 
 def read(strip: Health) -> dict[str, HealthPart]:
@@ -116,7 +116,9 @@ def test_all_who_ask_share_one_answer(world: World, monkeypatch: pytest.MonkeyPa
     assert not asked
     asyncio.run(many(made(world)))
     assert (len(asked), world.workflows.asked_for_queues) == (1, 1)
-    strip = made(world, fresh_s=0.0, queues_s=3600.0)
+    monkeypatch.setattr(health, "FRESH_S", 0.0)
+    monkeypatch.setattr(health, "QUEUES_S", 3600.0)
+    strip = made(world)
 
     async def twice() -> None:
         for _ in range(3):
@@ -127,14 +129,15 @@ def test_all_who_ask_share_one_answer(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
+    for name, seconds in {"QUEUES_WAIT_S": 0.01, "FRESH_S": 0.0, "QUEUES_S": 0.0}.items():
+        monkeypatch.setattr(health, name, seconds)
     world.workflows.queues = [Queue(names.QUEUE_MAIN, "workflows", ALIVE)]
 
     async def levels(strip: Health) -> list[str]:
         return [one.level for one in (await strip.read()).parts if one.name.startswith("queue")]
 
     async def asked() -> None:
-        strip, ask, gate = made(world, fresh_s=0.0, queues_s=0.0), world.workflows.task_queues, asyncio.Event()
+        strip, ask, gate = made(world), world.workflows.task_queues, asyncio.Event()
 
         async def slow(*what: Any) -> list[Queue]:
             await gate.wait()

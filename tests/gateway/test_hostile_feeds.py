@@ -17,10 +17,10 @@ import pytest
 from fastapi.testclient import TestClient
 from mcp import Client
 
-from crawler_lifecycle.cli import mcp
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.item_table import COLUMNS_MAX
+from crawler_lifecycle.features.mcp import cli as mcp
 from tests.gateway.api.test_files import _run
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.hostile_feeds import FEEDS, READERS

@@ -13,26 +13,26 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.due import run_request
-from crawler_lifecycle.activities.graphs.graphs import crawl_request
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import TRAVEL_MAX, check_request_id, check_text, cut_to_travel, travels, words
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check_key, check_step
-from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
-from crawler_lifecycle.domain.managers.jobs import check_tag
-from crawler_lifecycle.domain.managers.manager import AddJobs, Job
 from crawler_lifecycle.domain.run import AddTasks, ChildTask, RunRequest
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.gateway.graphs.commands import CancelGraph, StartGraph, StopGraphBody
-from crawler_lifecycle.gateway.managers.requests import AddJobs as AddJobsBody
-from crawler_lifecycle.gateway.managers.requests import StartManager, StopManager
+from crawler_lifecycle.features.graphs.activities.graphs import crawl_request
+from crawler_lifecycle.features.graphs.domain.checks import check_key, check_step
+from crawler_lifecycle.features.graphs.domain.commands import CancelSteps, RetrySteps
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
+from crawler_lifecycle.features.graphs.gateway.commands import CancelGraph, StartGraph, StopGraphBody
+from crawler_lifecycle.features.managers.domain.jobs import check_tag
+from crawler_lifecycle.features.managers.domain.manager import AddJobs, Job
+from crawler_lifecycle.features.managers.gateway.requests import AddJobs as AddJobsBody
+from crawler_lifecycle.features.managers.gateway.requests import StartManager, StopManager
+from crawler_lifecycle.features.schedules.activities import run_request
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from crawler_lifecycle.features.schedules.gateway.commands import AskSchedule, Backfill, PauseSchedule, PutSchedule
+from crawler_lifecycle.features.user_code.calls import check_job
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.gateway.commands import AskTest, PauseWebhook, PutWebhook
 from crawler_lifecycle.gateway.runs.requests import AddTasksBody, ResumeRun, StartRun, StopRun
-from crawler_lifecycle.gateway.schedules.commands import AskSchedule, Backfill, PauseSchedule, PutSchedule
-from crawler_lifecycle.gateway.webhooks.commands import AskTest, PauseWebhook, PutWebhook
-from crawler_lifecycle.plans.calls import check_job
 from crawler_lifecycle.web.problems import JsonBody, Problem
 from crawler_lifecycle.workflows.requests import read_input
 

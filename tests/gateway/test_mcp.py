@@ -12,10 +12,10 @@ import pytest
 from fastapi.testclient import TestClient
 from mcp import Client
 
-from crawler_lifecycle.cli import mcp
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.mcp import cli as mcp
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import Keys
 from tests.support.fakes.logs import FakeLogs

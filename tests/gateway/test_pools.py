@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.pools import Pool, Pools
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.store.store import open_store
 from tests.gateway.gateway_world import CRAWLERS, Clock, World
 from tests.gateway.keys import Keys
 from tests.support.databases import make_tables

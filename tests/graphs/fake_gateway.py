@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.graph.pages import decode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphOptions
 from crawler_lifecycle.domain.values import to_json
+from crawler_lifecycle.features.graphs.domain.pages import decode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions
 from crawler_lifecycle.graphs.testing import Memory
 
 Answer = dict[str, Any] | list[Any] | None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.graph.spec import StepSpec, StepState
+from crawler_lifecycle.features.graphs.domain.spec import StepSpec, StepState
 from crawler_lifecycle.graphs.testing import in_memory
 from examples.graphs import WALKS, nightly, titles
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.run import Limits
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
 from crawler_lifecycle.graphs import Workflow, crawl, manager, worker
 from crawler_lifecycle.graphs.job import Job
 from crawler_lifecycle.graphs.jobs import STEP_PRIORITY

@@ -34,24 +34,26 @@ from temporalio.client import (
 )
 
 from crawler_lifecycle.activities.audits import audit
+from crawler_lifecycle.activities.look_step import Recorder
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import WEBHOOKS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
+from crawler_lifecycle.domain.due_ids import due_request_id, due_workflow_id
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.managers.manager import Job
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits, RunRequest, RunResult
-from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id, due_workflow_id
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.features.managers.domain.manager import Job
+from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec
+from crawler_lifecycle.features.schedules.ports import DueOrder
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
 from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.runs import Deployment, Event, Fence, QueuedTask, TaskRef
-from crawler_lifecycle.ports.schedules import DueOrder
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
-from tests.contracts.store.graphing import chain, step
+from tests.contracts.store.graphing import approval, chain, step
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.faulty_http import Answer, serving
 from tests.support.graphing import graph_lab
@@ -293,6 +295,21 @@ async def woken_in_a_wave(lab: Lab) -> Handle:
     await lab.snapshot_where(handle, lambda s: s.looks >= 2)
     await handle.signal("stop")
     return await _ended(handle, "cancelled")
+
+
+async def counted(lab: Lab) -> Handle:
+    """An end that another process records at once: the workflow counts. Before that a look of its own finds one."""
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 if index == 0 else None)
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 3})
+    await lab.until(lambda: lab.tasks(1).get(0) == "SUCCEEDED")
+    row = lab.store.runs.get_run(1)
+    recorder = Recorder(lab.store.looks, lab.store.retries, lab.cluster, lab.parts.policies)
+    for index in (1, 2):
+        lab.cluster.end_now(1, index, end=FINISHED)
+        recorder.record(Fence(1, 1, row.owner_run_id, row.run_uid), "wake")
+        await Workflows(lab.client).look_recorded(handle.id, recorded=True)
+        await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
+    return await _ended(handle, "finished")
 
 
 async def never_started(lab: Lab) -> Handle:
@@ -646,6 +663,18 @@ async def graphed_until_stopped(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def graphed_approved(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A graph with approvals: one is decided by a signal, one is not decided in time."""
+    g = graph_lab(lab)
+    async with g.working():
+        steps = [approval("ask"), step("then", "ask"), approval("late", "then", timeout_s=2)]
+        handle = await g.start(steps)
+        await lab.until(lambda: g.states()["ask"] == "executing")
+        await handle.signal("approve_step", {"step": "ask", "requested_by": "ada", "note": "go"})
+        await handle.result()
+    return handle
+
+
 async def graphed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
     """A graph that continues as new while functions execute."""
     g = graph_lab(lab)
@@ -664,7 +693,7 @@ async def due(lab: Lab) -> WorkflowHandle[Any, Any]:
     lab.cluster.behaviour = Behaviour(executes=None)
     run = {"crawler": "books", "poll_minutes": [0.002], "limits": {"start_check_s": 0.1}}
     spec = ScheduleSpec(run=run, every_s=60, overlap=Overlap.STOP_PREVIOUS)
-    lab.store.schedules.put_schedule("nightly", spec.document(), "ann")
+    lab.store.schedules.put("nightly", spec.document(), "ann")
     times = [utc_now().replace(microsecond=0) + timedelta(seconds=n) for n in range(2)]
     for at in times:
         await Workflows(lab.client).start_due(DueOrder("nightly", at, 1))
@@ -686,17 +715,17 @@ async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
     async with AsyncExitStack() as stack:
         stack.enter_context(serving(receiver))
         await start_workers(stack, lab, roles=[WEBHOOKS])
-        hooks.put_webhook("shop", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), "ann")
+        hooks.put("shop", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), "ann")
         event = hooks.test_webhook("shop", "ann")
         first = await workflows.start_webhook("shop", wake=True)
-        await lab.until(lambda: hooks.get_webhook("shop").failing_since)
+        await lab.until(lambda: hooks.get("shop").failing_since)
         receiver.answer = Answer(204, b"")
-        await lab.until(lambda: hooks.get_webhook("shop").through_seq >= event.seq)
+        await lab.until(lambda: hooks.get("shop").through_seq >= event.seq)
         for reason in ("a migration", None):
-            hooks.pause_webhook("shop", reason)
+            hooks.pause("shop", reason)
             await workflows.start_webhook("shop", wake=True)
         await lab.until(lambda: len(receiver.taken) > 1)
-        hooks.delete_webhook("shop")
+        hooks.delete("shop")
         await workflows.start_webhook("shop", wake=True)
         handle = lab.client.get_workflow_handle(id, run_id=first, first_execution_run_id=first)
         assert await handle.result() == "deleted"
@@ -710,6 +739,7 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     managed_for_long,
     graphed,
     graphed_apart,
+    graphed_approved,
     graphed_until_stopped,
     graphed_for_long,
     due,
@@ -723,8 +753,8 @@ SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, retried, continued, grown, pushed,
     exported, never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying,
     stopped_waiting, stopped_pushing, updated_for_long,
-    woken, woken_in_a_wave, looked_at_once, many, confused, rejected, refused_cron, not_ours, rerun, stop_taken_over,
-    nothing_to_prove, stopped_before_verdict,
+    woken, woken_in_a_wave, counted, looked_at_once, many, confused, rejected, refused_cron, not_ours, rerun,
+    stop_taken_over, nothing_to_prove, stopped_before_verdict,
     repaired, audited, audited_long,
     *IN_REAL_TIME,
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 from temporalio.client import Client
 
+from crawler_lifecycle.activities.look_step import Recorder
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.clusters.kubernetes import labels
@@ -28,7 +29,7 @@ from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.pool_calls import PoolCalls
-from crawler_lifecycle.worker.wake_ups import Waker
+from crawler_lifecycle.worker.recording import Recording
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.lab import NO_RETRIES, Lab, laboratory
@@ -222,7 +223,8 @@ async def kube_laboratory(
             beside.start(PoolCalls(lab.store.pools, Workflows(client).place_free).run())
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
-            waker = Waker(observer, lab.store.wake_ups, Workflows(client).look_now)
-            beside.start(waker.run())
+            recorder = Recorder(lab.store.looks, lab.store.retries, kubernetes, lab.parts.policies)
+            notify = Workflows(client).look_recorded
+            beside.start(Recording(observer, lab.store.wake_ups, recorder, notify).run())
         await stack.enter_async_context(lab.working())
         yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)

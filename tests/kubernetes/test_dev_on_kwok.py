@@ -91,7 +91,7 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(stack: Stack, 
         assert gateway.run(run_id)["outcome"] == "cancelled"
         until(lambda: kwok_cluster.admin.get(pods)["items"] == [], "the pod is let go of, and gone", 150)
     assert [one for one in checked if one["level"] == "bad"] == []
-    assert {"cluster", "rights", "account"} <= {one["check"] for one in checked}
+    assert {"cluster", "rights"} <= {one["check"] for one in checked}
 
 
 def _doctor(state: Path) -> list[dict[str, str]]:

@@ -146,3 +146,17 @@ async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(ku
         assert all(one.node != other.node for one, other in pairwise(tries)), "another node fits"
     assert len(rows) - TASKS <= 2 * TASKS, "the budget of the run"
     await kube.lab.until(lambda: kube.api_kept() == [])
+
+
+async def test_what_the_provider_of_a_virtual_node_lost_is_tried_again(kube: KubeLab) -> None:
+    """It invents a code and a reason, as virtual kubelets do for a container that they no longer find."""
+    kube.knows(scripted(run_for="200ms", exit_code="-137", reason="NotFound"))
+    handle = await kube.lab.start({"crawler": "books", **QUICK})
+    await kube.lab.until(lambda: len(kube.tasks(superseded=True)) > 1)
+    kube.knows(scripted(run_for="200ms", message=FINISHED))
+    result = await kube.lab.ended(handle, 300)
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
+    *lost, good = sorted(kube.tasks(superseded=True), key=lambda row: row.attempt)
+    assert {(str(row.status), str(row.outcome), row.exit_code) for row in lost} == {("LOST", "lost", None)}
+    assert all("the provider of its node says" in (row.cause or "") for row in lost)
+    assert str(good.status) == "SUCCEEDED"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.managers.manager import STATS_MAX, Page
+from crawler_lifecycle.features.managers.domain.manager import STATS_MAX, Page
 from crawler_lifecycle.managers import BaseScript, CrawlManager, GeneratorCrawlManager
 from crawler_lifecycle.managers.driver import identity_of, parser_of
 from crawler_lifecycle.managers.testing import Simulation, simulate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, Job
 from crawler_lifecycle.managers.built_in import RunEach
 from crawler_lifecycle.managers.testing import Simulation, simulate
 from crawler_lifecycle.managers.types import ClassError

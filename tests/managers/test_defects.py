@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.managers.manager import DELAYED_MAX
+from crawler_lifecycle.features.managers.domain.manager import DELAYED_MAX
 from crawler_lifecycle.managers import GeneratorCrawlManager, JobParams
 from crawler_lifecycle.managers.testing import Simulation, simulate
 from tests.managers.support import generator, numbers, order, pages, tag

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.managers.jobs import (
+from crawler_lifecycle.features.managers.domain.jobs import (
     JobDefaults,
     merged,
     override_of,
@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.managers.jobs import (
     params_of_yield,
     retry_delay,
 )
-from crawler_lifecycle.domain.managers.manager import PAGE_BYTES, PAGE_ITEMS, Facts, Page
+from crawler_lifecycle.features.managers.domain.manager import PAGE_BYTES, PAGE_ITEMS, Facts, Page
 from crawler_lifecycle.managers import CrawlManager, WorkFlowManager
 from crawler_lifecycle.managers.driver import PAGE_S, Driver
 from crawler_lifecycle.managers.testing import Simulation, simulate

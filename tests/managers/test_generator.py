@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.managers.manager import Job
+from crawler_lifecycle.features.managers.domain.manager import Job
 from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin, GeneratorCrawlManager, JobParams, StopRetry
 from crawler_lifecycle.managers.testing import Record, Scheduled, Simulation, simulate
 from tests.managers.support import generator, numbers, order, pages, tag

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from crawler_lifecycle.features.user_code import loading, wire
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, WorkFlowManager
 from crawler_lifecycle.managers.testing import simulate
-from crawler_lifecycle.plans import loading, wire
 from tests.managers.support import generator, order, pages
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle import managers
-from crawler_lifecycle.store.managers.rows import job_metadata
+from crawler_lifecycle.features.managers.store.rows import job_metadata
 from tests.domain.test_scrapy_cloud import run
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -253,11 +253,12 @@ def test_s23_sd11_owned_jobs() -> None:
         found.extend(self.get_finished_owned_jobs())
         assert [job["key"] for job in self.get_finished_owned_jobs(project_id=5)] == ["manager/1/2"]
         assert len(list(self.get_owned_jobs(state=["finished"], count=1, meta=["tags"]))) == 1
+        assert len(list(self.get_owned_jobs(state="finished"))) == 2
         assert not list(self.get_owned_jobs(state=["finished"], lacks_tag=["PARENT_NAME=crawl"]))
         assert not list(self.get_owned_jobs(state=["running", "pending"]))
         for kwargs, text in (
             ({}, "state"),
-            ({"state": "finished"}, "state"),
+            ({"state": "gone"}, "state"),
             ({"state": ["gone"]}, "state"),
             ({"state": ["finished"], "has_tag": ["A"]}, "has_tag is not allowed"),
             ({"state": ["finished"], "colour": 1}, "colour"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.domain.managers.manager import Added, Decision, JobState, Page, Picked, SourceItem
+from crawler_lifecycle.features.managers.domain.manager import Added, Decision, JobState, Page, Picked, SourceItem
 from crawler_lifecycle.managers.testing import Simulation
 from tests.contracts.store.managing import NONSENSE, job, page
 from tests.managers.support import generator

@@ -8,21 +8,18 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import BaseModel, SecretStr
-from pydantic_core import PydanticUndefined
 
 from crawler_lifecycle.cli import session
 from crawler_lifecycle.cli.main import build
 from crawler_lifecycle.gateway.metrics import Metrics as GatewayMetrics
 from crawler_lifecycle.scheduler.app import SchedulerMetrics
-from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.settings import Settings, variables
 from tests.support.temporal import temporal_binary
+from tools.settings_page import described
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,55 +28,27 @@ DOCS = ROOT / "docs"
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def leaves(model: type[BaseModel], prefix: str = "LIFECYCLE_") -> Iterator[tuple[str, Any]]:
-    """Every variable of the tree, with its field."""
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from leaves(kind, f"{prefix}{name.upper()}__")
-        else:
-            yield f"{prefix}{name.upper()}", field
+def test_the_page_has_the_default_and_the_meaning_of_each_setting() -> None:
+    page = (DOCS / "settings.md").read_text()
+    assert described(page) == page, "python -m tools.settings_page writes it"
 
 
-def described() -> dict[str, tuple[str, str]]:
-    """Variable -> default and meaning, from the lists of the page."""
-    found = {}
-    for line in (DOCS / "settings.md").read_text().splitlines():
-        if item := re.fullmatch(r"- `(LIFECYCLE_\w+)`(?: \((.*?)\))?: (.+)", line):
-            assert item[1] not in found, f"{item[1]} is described twice"
-            found[item[1]] = ((item[2] or "").strip("`"), item[3])
-    return found
-
-
-def test_every_setting_is_described_and_every_description_is_of_a_setting() -> None:
-    assert sorted(described()) == sorted(name for name, _ in leaves(Settings))
-
-
-def test_defaults_are_those_of_the_code() -> None:
-    page, wrong = described(), []
-    for name, field in leaves(Settings):
-        shown = page[name][0]
-        if field.default_factory is list:
-            wrong += [name] if shown != "[]" else []
-        elif field.default is None:
-            wrong += [name] if shown else []
-        elif field.default is not PydanticUndefined and field.default_factory is None:
-            value = field.default
-            text = (
-                str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value
-            )
-            wrong += [f"{name}: {shown!r} is {text!r}"] if shown != str(text) else []
-    assert wrong == []
-
-
-def test_secrets_are_marked() -> None:
-    page = described()
-    secret = {name for name, field in leaves(Settings) if SecretStr in getattr(field.annotation, "__args__", ())}
-    assert secret == {name for name, (_, text) in page.items() if text.startswith("*secret*")}
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("", "no line for LIFECYCLE_WORKER__THREADS$"),
+        ("- `LIFECYCLE_WORKER__THREADS`\n" * 2, "LIFECYCLE_WORKER__THREADS is no setting, or stands here twice"),
+        ("- `LIFECYCLE_WORKER__THREAD`\n", "LIFECYCLE_WORKER__THREAD is no setting"),
+    ],
+)
+def test_a_setting_stands_on_the_page_once(line: str, problem: str) -> None:
+    page = re.sub(r"(?m)^- `LIFECYCLE_WORKER__THREADS`.*\n", line, (DOCS / "settings.md").read_text())
+    with pytest.raises(ValueError, match=problem):
+        described(page)
 
 
 def test_every_variable_that_a_page_names_exists() -> None:
-    known = {name for name, _ in leaves(Settings)}
+    known = set(variables())
     prefixes = {name.rsplit("__", 1)[0] for name in known} | {"LIFECYCLE"}
     for page in sorted(DOCS.glob("*.md")):
         named = set(re.findall(r"\bLIFECYCLE_[A-Z_]*[A-Z]\b(?!__)", page.read_text()))

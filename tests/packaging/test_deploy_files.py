@@ -19,7 +19,6 @@ from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.admin import cluster_tidy
 from crawler_lifecycle.cli.doctor.checks import component as place
-from crawler_lifecycle.cli.doctor.checks.cluster_objects import EXPENDABLE
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.clusters.kubernetes.jobs.container import resources_of
 from crawler_lifecycle.compose import OBSERVER, ROLES
@@ -452,7 +451,8 @@ def test_a_cluster_grows_for_crawls_and_nothing_gives_way_to_them() -> None:
         if "PRIORITY_CLASS=" in line
     )
     values = {one["metadata"]["name"]: one["value"] for one in documents(DEPLOY / "overlays/production/priority.yaml")}
-    assert all(EXPENDABLE <= values[name] <= 0 for name in settings.values())
+    # The Cluster Autoscaler adds no node for pods below -10 (its --expendable-pods-priority-cutoff).
+    assert all(-10 <= values[name] <= 0 for name in settings.values())
     assert len(settings) == 2
 
 
@@ -537,17 +537,14 @@ def test_nothing_else_does() -> None:
 
 
 def test_the_doctor_in_a_pod_asks_for_what_the_pod_can_reach() -> None:
-    reached = {"scheduler": (ours("scheduler"), 8600), "database": (DATABASE, 3306), "temporal": (DATABASE, 7233),
-               "gateway": (ours("gateway"), 8500), "archive": (WEBSITE, 443), "events": (WEBSITE, 443),
-               "pushes": (WEBSITE, 443), "files": (WEBSITE, 443)}  # fmt: skip
+    reached = {"database": (DATABASE, 3306), "temporal": (DATABASE, 7233),
+               **dict.fromkeys(("archive", "events", "pushes", "files"), (WEBSITE, 443))}  # fmt: skip
     workloads = {one["metadata"]["name"]: one for one in of_kind("Deployment")}
     assert set(place.USES) == set(workloads)
     for name, checks in place.USES.items():
         for check in checks & set(reached):
             target, port = reached[check]
             assert allowed(POLICIES, ours(name), target, port), f"{name}: {check}"
-        volumes = {volume["name"] for volume in workloads[name]["spec"]["template"]["spec"]["volumes"]}
-        assert ("catalogue" in checks) is ("catalogue" in volumes), name
         assert ("database" in checks) is ("LIFECYCLE_DATABASE__URL" in set(given(workloads[name]))), name
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from crawler_lifecycle.domain.webhooks.alerts import alert_of
+from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
 from tests.e2e.world import QUICK, World, until
 from tests.page.conftest import Visits
 from tests.page.people import now, number, reach, row, start

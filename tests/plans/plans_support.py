@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.domain.managers.manager import Decision, Facts, JobState, Page, Start
-from crawler_lifecycle.plans.pool import Host, Hosts, Limits
-from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.features.managers.domain.manager import Decision, Facts, JobState, Page, Start
+from crawler_lifecycle.features.user_code.pool import Host, Hosts, Limits
+from crawler_lifecycle.features.user_code.process import Rules
 
 HEAD = """\
 import os, signal, sys, time

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live
+from crawler_lifecycle.features.managers.domain.manager import Ended, Facts, Job, Live
 from crawler_lifecycle.ports.protocols import PlanFailed
 from tests.plans.plans_support import Bench, answer, generator, manager, module, until
 

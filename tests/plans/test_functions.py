@@ -17,9 +17,9 @@ import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import decode, encode, to_json, unpacked
-from crawler_lifecycle.plans.functions import CALLS_MAX, FunctionProcess, Functions
-from crawler_lifecycle.plans.pool import no_answer
-from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.features.user_code.functions import CALLS_MAX, FunctionProcess, Functions
+from crawler_lifecycle.features.user_code.pool import no_answer
+from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
 from tests.plans.plans_support import module, nothing, until
 
@@ -376,7 +376,7 @@ def test_new_code_gets_a_new_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_was_called_often_or_grew_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.plans.functions.CALLS_MAX", 2)
+    monkeypatch.setattr("crawler_lifecycle.features.user_code.functions.CALLS_MAX", 2)
     assert CALLS_MAX == 5000
     with opened(tmp_path) as bench:
         pids = [bench.call("forks") for _ in range(4)]
@@ -405,8 +405,8 @@ def test_nothing_is_left_behind_by_a_worker_that_was_killed(tmp_path: Path) -> N
     code = f"""
 import json, sys
 from pathlib import Path
-from crawler_lifecycle.plans.functions import Functions
-from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.features.user_code.functions import Functions
+from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.protocols import FunctionCall
 with Functions([{name!r}], Rules(folder=Path({str(users)!r})), 1000).use("g") as host:
     print(host.process.pid, flush=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.domain.managers.manager import Facts, Start
-from crawler_lifecycle.plans.pool import Host, Hosts
+from crawler_lifecycle.features.managers.domain.manager import Facts, Start
+from crawler_lifecycle.features.user_code.pool import Host, Hosts
 from crawler_lifecycle.ports.protocols import PlanFailed
 from tests.plans.plans_support import Bench, answer, generator, manager, nothing, until
 

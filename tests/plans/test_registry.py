@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.plans import registry
-from crawler_lifecycle.plans.functions import Functions
-from crawler_lifecycle.plans.pool import no_answer
-from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.plans.registry import Registry, modules_in
-from crawler_lifecycle.ports.managers import PLAN_GRAPH, PLAN_READING, PlanRow
+from crawler_lifecycle.features.managers.ports import PLAN_GRAPH, PLAN_READING, PlanRow
+from crawler_lifecycle.features.user_code import registry
+from crawler_lifecycle.features.user_code.functions import Functions
+from crawler_lifecycle.features.user_code.pool import no_answer
+from crawler_lifecycle.features.user_code.process import Rules
+from crawler_lifecycle.features.user_code.registry import Registry, modules_in
 from crawler_lifecycle.ports.protocols import FunctionCall, PlanFailed
 from tests.plans.plans_support import module, nothing
 
@@ -164,7 +164,7 @@ def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_pa
 def test_a_module_that_hangs_does_not_hold_up_the_change_of_another_one(tmp_path: Path) -> None:
     hangs = module(tmp_path, "time.sleep(3600)")
     good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
-    registry, plans = registered(tmp_path, hangs, good, limit_s=2.0)
+    registry, plans = registered(tmp_path, hangs, good, limit_s=8.0)
     registry.turn()
     (tmp_path / f"{good}.py").write_text((tmp_path / f"{good}.py").read_text() + "\n# another one\n")
     registry.turn()

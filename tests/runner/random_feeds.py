@@ -1,7 +1,4 @@
-"""Feeds at random, and what was written into them: formats, delimiters, encodings, compressions, quotes and cut ends.
-
-As a program (``python -m tests.runner.random_feeds COUNT SEED``) it plays many of them, and prints what differs.
-"""
+"""Feeds at random, and what was written: formats, delimiters, encodings, compressions, quotes and cut ends."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import io
 import json
 import random
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from xml.sax.saxutils import escape
 from crawler_lifecycle.runner.feeds import Feeds
 from crawler_lifecycle.runner.item_files import DECLARED, feeds
 from crawler_lifecycle.runner.item_reader import Skipped, read_items
+from tests.runner.surfaces import Surfaces
 
 FORMATS = ("jsonl", "json", "csv", "xml")
 #: Suffixes of each format, also wrong ones: JSON is known by its first characters.
@@ -29,7 +26,7 @@ SUFFIXES = {
     "csv": ("csv",),
     "xml": ("xml",),
 }
-ENCODINGS = ("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "cp1252")
+ENCODINGS = ("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252")
 WORDS = (
     "",
     "tea",
@@ -85,7 +82,7 @@ def written(seed: int) -> Written:
     declared = None
     name = f"items.{suffix}"
     if rng.random() < 0.15:
-        name = rng.choice(("out/products", "feed.data", "items"))
+        name = rng.choice(("out/products", "feed.data", "items", "t/2026/11/28/2101/council.json"))
         declared = {"files": name, "format": kind}
     data, ends = b"", list[int]()
     for n, part in enumerate(parts):
@@ -184,8 +181,11 @@ def _xml(value: Any) -> str:
     return escape(value)
 
 
-def difference(seed: int, folder: Path) -> str | None:
-    """Return how the reading of a feed differs from what was written: at once, in pieces, and counted as it grows."""
+def difference(seed: int, surfaces: Surfaces, asked: Any = None) -> str | None:
+    """Return how a feed differs from what was written: read at once, in pieces, counted as it grows, and told.
+
+    ``asked``: as in ``Surfaces.difference``.
+    """
     feed, rng = written(seed), random.Random(-seed)
     task = {f"t/{feed.name}": feed.data}
     if feed.declared is not None:
@@ -208,8 +208,10 @@ def difference(seed: int, folder: Path) -> str | None:
         return f"{len(items)} items, and {whole} were written"
     if not feed.cut and skipped.total() and set(skipped) != {"mended"}:
         return f"nothing was cut, and {skipped.sentences()}"
-    counted = _counted(rng, feed, folder, found[0].name)
-    return None if counted == len(items) else f"counted {counted}, read {len(items)}"
+    counted = _counted(rng, feed, surfaces.empty())
+    if counted != len(items):
+        return f"counted {counted}, read {len(items)}"
+    return surfaces.difference(items, asked)
 
 
 def _pieces(rng: random.Random, data: bytes, *, whole: bool) -> Any:
@@ -219,11 +221,11 @@ def _pieces(rng: random.Random, data: bytes, *, whole: bool) -> Any:
     return (data[at : at + step] for at in range(0, len(data), step))
 
 
-def _counted(rng: random.Random, feed: Written, folder: Path, _: str) -> int:
+def _counted(rng: random.Random, feed: Written, folder: Path) -> int:
     if feed.declared is not None:
         (folder / DECLARED).write_text(json.dumps(feed.declared))
     path = folder / feed.name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     count = Feeds(str(folder))
     at = 0
     while at < len(feed.data):
@@ -235,21 +237,3 @@ def _counted(rng: random.Random, feed: Written, folder: Path, _: str) -> int:
     count.read_on()
     count.finish()
     return count.items or 0
-
-
-def main() -> None:
-    """Play many feeds, and print those that differ."""
-    count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.Random().randrange(2**32)
-    wrong = 0
-    for seed in range(first, first + count):
-        with tempfile.TemporaryDirectory() as folder:
-            differs = difference(seed, Path(folder))
-        if differs:
-            wrong += 1
-            print(f"{seed}: {written(seed).name}: {differs}"[:500])
-    print(f"{count:,} feeds from seed {first} on, {wrong} differ")
-    sys.exit(wrong > 0)
-
-
-if __name__ == "__main__":
-    main()

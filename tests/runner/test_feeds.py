@@ -13,6 +13,7 @@ import pytest
 
 from crawler_lifecycle.runner import feeds as counting
 from crawler_lifecycle.runner.feeds import Feeds
+from crawler_lifecycle.runner.item_files import DECLARED
 
 
 @pytest.mark.parametrize(("name", "text", "count", "fields"), [
@@ -118,3 +119,49 @@ def test_hostile_folders_have_an_end(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
     assert found.items == 2  # what has no end in the CSV file is its head
     assert len(found.fields()) == counting.FIELDS_MAX
+
+
+def test_a_key_that_came_in_a_replaced_file_alone_counts_no_more(tmp_path: Path) -> None:
+    (tmp_path / DECLARED).write_text('{"files": "*.jsonl", "key": "id"}')
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text('{"id": 1}\n{"id": 2}\n')
+    second.write_text('{"id": 2}\n{"id": 3}\n{}\n')
+    found = Feeds(str(tmp_path))
+    found.read_on()
+    assert (found.items, found.read) == (4, 5)
+    first.write_text('{"id": 3}\n')
+    while found.read_on():
+        continue
+    assert (found.items, found.read) == (3, 4)
+    first.unlink()
+    while found.read_on():
+        continue
+    assert (found.items, found.read) == (3, 3)
+
+
+@pytest.mark.parametrize("pattern", ["t/2026/11/28/2101/council.json", "t/*/council.json", "*council*", "[t]/*"])
+def test_declared_feeds_in_many_folders_are_counted(tmp_path: Path, pattern: str) -> None:
+    for other in range(3):
+        (tmp_path / f"images/{other}/a/b").mkdir(parents=True)
+        (tmp_path / f"images/{other}/a/b/x.jpg").touch()
+    folder = tmp_path / "t/2026/11/28/2101"
+    folder.mkdir(parents=True)
+    (folder / "council.json").write_text('[{"a": 1}, {"a": 2}]')
+    (tmp_path / DECLARED).write_text(json.dumps({"files": pattern}))
+    found = Feeds(str(tmp_path))
+    found.read_on()
+    found.finish()
+    assert found.items == 2
+
+
+def test_other_folders_hide_no_declared_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "FILES_MAX", 6)
+    for folder in ("images", "t"):
+        (tmp_path / folder).mkdir()
+        for number in range(5):
+            (tmp_path / folder / f"{number}.jpg").write_text('{"a": 1}')
+    (tmp_path / DECLARED).write_text('{"files": "t/*", "format": "jsonl"}')
+    found = Feeds(str(tmp_path))
+    found.read_on()
+    found.finish()
+    assert found.items == 5

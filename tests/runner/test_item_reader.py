@@ -7,7 +7,6 @@ import csv
 import gzip
 import io
 import json
-import tempfile
 import time
 import tracemalloc
 import zlib
@@ -18,10 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.domain.item_table import DIGITS
+from crawler_lifecycle.runner import item_reader
 from crawler_lifecycle.runner.feeds import Feeds
-from crawler_lifecycle.runner.item_files import DECLARED, NO_FEEDS, declared, feeds, no_feeds
+from crawler_lifecycle.runner.item_files import DECLARED, NO_FEEDS, declared, feeds, items_of, no_feeds
 from crawler_lifecycle.runner.item_reader import Feed, Skipped, read_items
-from tests.runner import random_feeds
 
 A, B, C = {"a": 1}, {"a": 2}, {"a": 3}
 
@@ -36,6 +36,8 @@ def read(feed: str | Feed, data: str | bytes) -> tuple[list[Any], list[str]]:
 @pytest.mark.parametrize(("name", "text"), [
     ("a.json", '[{"a": 1},{"a": 2}]\n[{"a": 3}]\n'),
     ("a.json", '[{"a": 1},{"a": 2}][{"a": 3}]'),
+    ("a.json", '[{"a": 1}][{"a": 2},\n{"a": 3}]'),
+    ("a.json", '[{"a": 1}]\n[{"a": 2}\n]\n[\n{"a": 3}]'),
     ("a.json", '{"a": 1}\n{"a": 2}\n{"a": 3}\n'),
     ("a.json", '{"a": 1},\n{"a": 2},\n{"a": 3},\n'),
     ("a.json", '[\n{"a": 1},\n,\n{"a": 2},{"a": 3},\n]'),
@@ -47,11 +49,20 @@ def read(feed: str | Feed, data: str | bytes) -> tuple[list[Any], list[str]]:
     ("a.csv", '{"a": 1}\n{"a": 2}\n{"a": 3}\n'),
     ("a.ndgeojson", '{"a": 1}\n{"a": 2}\n{"a": 3}\n'),
     ("a.geojsonl", '{"a": 1}\n{"a": 2}\n{"a": 3}\n'),
-], ids=range(13))  # fmt: skip
+], ids=range(15))  # fmt: skip
 def test_json_of_any_shape(name: str, text: str) -> None:
     assert read(name, text) == ([A, B, C], [])
     packed = gzip.compress(text[:9].encode()) + gzip.compress(text[9:].encode()) + b"\0" * 512
     assert read(f"{name}.gz", packed) == ([A, B, C], [])
+
+
+@pytest.mark.parametrize("delimiter", list(",;\t|^~:\x1f"))
+@pytest.mark.parametrize("text", ["two\nlines", "a\r\n\r\nb", "x" + "\n" * 15])
+def test_a_delimiter_is_found_beside_lines_in_values(delimiter: str, text: str) -> None:
+    """The record after the header decides, and not the line."""
+    table = io.StringIO()
+    csv.writer(table, delimiter=delimiter).writerows([["title", "text"], [text, "{"], ["b", "c"]])
+    assert read("a.csv", table.getvalue()) == ([{"title": text, "text": "{"}, {"title": "b", "text": "c"}], [])
 
 
 @pytest.mark.parametrize(("text", "items", "told"), [
@@ -103,6 +114,30 @@ def test_the_entry_says_what_cannot_be_seen() -> None:
     assert read(Feed("data"), "a;b\n1;2\n")[0] == [{"a": "1", "b": "2"}]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("piece", [1, 3, 100])
+def test_utf_16_without_a_mark_is_read(encoding: str, piece: int) -> None:
+    for name, text in (("a.csv", "a:b\n1:é\n"), ("a.csv", "a\n1"), ("a.jsonl", '{"a": "é"}\n{"a": "€"}\n')):
+        data, skipped = text.encode(encoding), Skipped()
+        parts = [data[at : at + piece] for at in range(0, len(data), piece)]
+        assert list(read_items(Feed(name), parts, skipped)) == read(name, text)[0]
+        assert not skipped
+
+
+def test_the_indentation_in_an_empty_element_of_xml_is_no_value() -> None:
+    text = "<items>\n  <item>\n    <tags>\n    </tags>\n    <a>\n      <value>x</value>\n      <value>\n      </value>"
+    text += "\n    </a>\n    <b> </b>\n    <c>x\n</c>\n  </item>\n</items>"
+    assert read("items.xml", text) == ([{"tags": "", "a": ["x", ""], "b": " ", "c": "x\n"}], [])
+
+
+def test_a_declared_file_may_be_in_many_folders() -> None:
+    path = "2026/11/28/2101/council.json"
+    said = {"t/.crawl_items.jsonl": json.dumps({"files": "2026/*.json"}).encode()}
+    assert [one.name for one in feeds([f"t/{path}", *said], said.__getitem__)] == [f"t/{path}"]
+    said = {"t/.crawl_items.jsonl": b'{"format": "json"}'}
+    assert feeds([f"t/{path}", *said], said.__getitem__) == []
+
+
 def test_xml_of_scrapy() -> None:
     text = '<?xml version="1.0" encoding="utf-8"?>\n<items>\n<item><a>1 &amp; ü</a><b></b><c><value>x</value><value>y'
     text += "</value></c><d><e>2</e></d></item><item></item>\n</items>"
@@ -144,12 +179,6 @@ def test_a_packed_bomb_takes_little_memory_and_ends_a_pass(tmp_path: Path) -> No
     finally:
         tracemalloc.stop()
     assert (more, peak < 8 * 2**20, time.process_time() - began < 60) == (True, True, True)
-
-
-@given(st.integers(0, 2**32))
-def test_what_was_written_is_counted_and_read(seed: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        assert random_feeds.difference(seed, Path(folder)) is None
 
 
 @given(st.lists(st.lists(st.text("a,;\"\n\r'\t ", max_size=6), min_size=3, max_size=3)))
@@ -195,16 +224,101 @@ def test_a_run_without_feeds(names: list[str], counted: int | None, said: str) -
 
 
 @pytest.mark.parametrize(("said", "why"), [
-    (5, ": 5 is not allowed; give off, or some of files, format, delimiter, quote"),
+    (5, ": 5 is not allowed; give off, or some of files, format, delimiter, quote, key"),
     ({}, ": {} is not allowed"),
-    ({"file": "x"}, ".file: unknown key; known are files, format, delimiter, quote"),
+    ({"file": "x"}, ".file: unknown key; known are files, format, delimiter, quote, key"),
     ({"files": "../x"}, ".files: '../x' is not allowed; give a relative path"),
     ({"files": "/x"}, ".files: "),
     ({"format": "parquet"}, ".format: 'parquet' is not allowed; give one of jsonl"),
     ({"delimiter": "ab"}, ".delimiter: 'ab' is not allowed; give one character of ASCII"),
     ({"quote": "'"}, '.quote: "\'" is not allowed; give none, or leave it out'),
+    ({"key": 5}, ".key: 5 is not allowed; give the name of a field, or a list of 1 to 10 names"),
+    ({"key": ""}, ".key: '' is not allowed"),
+    ({"key": []}, ".key: [] is not allowed"),
+    ({"key": ["id", " "]}, ".key: ['id', ' '] is not allowed"),
+    ({"key": ["id"] * 11}, ".key: ['id', "),
+    ({"key": {"id": 1}}, ".key: {'id': 1} is not allowed"),
+    ({"key": "id", "files": None}, ".files: None is not allowed"),
 ])  # fmt: skip
 def test_what_an_entry_may_not_say(said: object, why: str) -> None:
     with pytest.raises(ValueError, match=r"allowed|unknown") as raised:
         declared(said)
     assert str(raised.value).startswith(why)
+
+
+LINES = [
+    *('{"a": 1}', '{"a": [1', "2]}", '{"a": {"b": 2', '"c": 3}}', "[1", "2]", '{"a": 1},{"b": 2}', "", "7", "no"),
+    *('{"a": "\\u001e"}', '{"a": "\x1e"}', '{"a": 1},"\\u001e",{"b": 2}', '{"a": 1},', '{"a": 1}\r', '[{"a": 1}]', "["),
+]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=30), st.sampled_from(["a.jsonl", "a.json"]))
+def test_lines_that_are_read_together_are_those_that_are_read_alone(lines: list[str], name: str) -> None:
+    text = "\n".join(lines) + "\n{}"
+    together = read(name, text)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(item_reader._Json, "_objects", lambda self: [])
+        assert read(name, text) == together
+
+
+def test_whole_lines_are_decoded_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def counted(self: Any, text: str, place: int = 0) -> Any:
+        nonlocal calls
+        calls += 1
+        return decode(self, text, place)
+
+    decode = item_reader.ItemDecoder.raw_decode
+    monkeypatch.setattr(item_reader.ItemDecoder, "raw_decode", counted)
+    for name, text in (
+        ("a.jsonl", '{"a": [{"b": 1}, {}]}\n' * 1000),
+        ("a.jsonl", '{"a": 1}\r\n' * 1000),
+        ("a.json", "[\n" + '{"a": 1},\n' * 999 + '{"a": 1}\n]'),
+    ):
+        assert len(read(name, text)[0]) == 1000
+    assert calls < 10
+
+
+def test_items_with_the_same_key_count_once() -> None:
+    lines = [f'{{"id": 1, "n": {n}}}' for n in range(3)]
+    lines += [
+        '{"id": "1"}',
+        '{"id": 1.5}',
+        '{"id": 1.50}',
+        '{"id": null}',
+        '{"id": null}',
+        "{}",
+        '{"id": ""}',
+        "[1]",
+        "[1]",
+    ]
+    lines += [
+        '{"id": NaN}',
+        '{"id": [1]}',
+        '{"id": [1]}',
+        '{"id": -0}',
+        '{"id": 0}',
+        '{"id": "\\ud800"}',
+        '{"id": true}',
+    ]
+    text = "\n".join(lines).encode()
+    feed = Feed("task-0/items.jsonl", key=("id",))
+    for decoder in ({}, {"decoder": DIGITS}):
+        found = list(items_of([feed], lambda name: [text], Skipped(), **decoder))
+        assert found[0]["n"] in (0, "0"), "the first one counts"
+        assert len(found) == 14
+    again = [feed, Feed("task-1/items.jsonl", key=("id",)), feed._replace(name="task-0-attempt-2/items.jsonl")]
+    assert len(list(items_of(again, lambda name: [text], Skipped()))) == 14 + 14 + 9, "each task for itself"
+    pairs = b'{"a": "x", "b": "y"}\n{"a": "x", "b": "z"}\n{"a": "x", "b": "z"}\n{"a": "x"}\n{"a": "x"}\n'
+    assert len(list(items_of([Feed("task-0/a.jsonl", key=("a", "b"))], lambda name: [pairs], Skipped()))) == 4
+    assert declared({"key": ["a", "b"]}) == Feed("", key=("a", "b"))
+
+
+def test_more_keys_than_are_known_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_reader, "KEYS_MAX", 5_000)
+    text = "".join(f'{{"id": {n % 6_000}}}\n' for n in range(12_000)).encode()
+    skipped = Skipped()
+    found = list(items_of([Feed("task-0/items.jsonl", key=("id",))], lambda name: [text], skipped))
+    assert (len(found), skipped["too_many"]) == (7_000, 2_000)
+    assert "items came after" in skipped.sentences()[0]

@@ -18,9 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.coverage import Coverage
-from crawler_lifecycle.runner import contract, feeds, main
+from crawler_lifecycle.runner import contract, feeds, main, reported
 from crawler_lifecycle.runner.item_files import DECLARED
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON
@@ -164,6 +163,34 @@ def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
     last = {"CRAWL_ATTEMPT": "3", "CRAWL_RESUME": "1"}
     assert bench.python(f"{APPENDS}print('{{}}', file=file)", **last) == 0
     assert bench.summary()["items"] == told[0] + 1
+
+
+@pytest.mark.parametrize(
+    ("said", "resume", "counts"),
+    [
+        ("", "1", [3, 5, 7]),
+        ("write({'resumed': True, 'items': 77, 'bytes': 1})", "1", [3, 5, 7]),
+        ("write({'resumed': False})", "1", [3, 3, 5]),
+        ("", "0", [3, 3, 5]),
+    ],
+)
+def test_items_that_come_twice_are_counted_once_over_all_attempts(
+    bench: RunnerBench, said: str, resume: str, counts: list[int]
+) -> None:
+    """Two keys and an item without one; a key again, a new one and an item without one; then as many."""
+    brought = (["1", "2", "2", "null"], ["2", "3", "null", "3"], ["3", "4", "null"])
+    counted = []
+    for attempt, keys in enumerate(brought, 1):
+        code = f"{APPENDS}for key in {keys}: print('{{\"id\": ' + key + '}}', file=file)\n{STATS}"
+        asked = resume if attempt == 2 else "1"
+        code += said if attempt == 2 else ""
+        items = '{"key": "id"}'
+        assert bench.python(code, CRAWL_ATTEMPT=str(attempt), CRAWL_RESUME=asked, CRAWL_ITEMS=items) == 0
+        counted.append(bench.summary()["items"])
+        own = counted[-1] if attempt == 1 or (attempt == 2 and counts[1] == 3) else counted[-1] - counted[-2]
+        assert bench.summary()["fields"]["items"] == own
+        (bench.files / "items.jsonl").unlink()
+    assert counted == counts
 
 
 def test_without_a_state_folder_it_starts_from_the_beginning(bench: RunnerBench) -> None:
@@ -363,11 +390,10 @@ _values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 
 @settings(max_examples=examples(100))
 @given(told=st.dictionaries(st.text(max_size=130), _values, max_size=80))
-def test_the_runner_and_the_service_take_the_same_statistics(told: dict[str, Any]) -> None:
-    taken = contract.valid_statistics(told)
-    assert bounds.statistics(told) == taken
-    assert bounds.statistics(taken) == taken
-    assert len(json.dumps(taken)) <= bounds.STATISTICS_MAX
+def test_statistics_that_were_taken_once_are_taken_again(told: dict[str, Any]) -> None:
+    taken = reported.statistics(told)
+    assert reported.statistics(taken) == taken
+    assert len(json.dumps(taken)) <= reported.STATISTICS_MAX
     assert json.loads(json.dumps(taken, allow_nan=False)) == taken
 
 

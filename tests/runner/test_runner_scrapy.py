@@ -287,6 +287,22 @@ def test_feeds_of_any_name_and_format_are_read(scrapy_bench: ScrapyBench, feeds:
     assert summary["fields"].get("note") == (f"2 items were counted, {count} can be read" if count > 2 else None)
 
 
+@pytest.mark.parametrize("name", ["items.csv", "products"])
+def test_items_of_scrapy_with_the_same_key_count_once(scrapy_bench: ScrapyBench, name: str) -> None:
+    """Its own counter counts the second item, too."""
+    said = {"CRAWL_ITEMS": '{"key": "none"}', "CRAWL_SETTINGS": json.dumps({"FEEDS": {name: {"format": "csv"}}})}
+    assert scrapy_bench.crawl("pages", {"n": "2"}, **said) == 0
+    summary = scrapy_bench.summary()
+    assert (summary["items"], summary["fields"]["items"]) == (2, 2), "without a value of the key, each counts"
+    one = {**said, "CRAWL_ITEMS": '{"key": "url"}'}
+    one["CRAWL_SETTINGS"] = json.dumps({"FEEDS": {name: {"format": "csv"}, "twice": {"format": "json"}}})
+    for path in scrapy_bench.files.iterdir():
+        path.unlink()
+    assert scrapy_bench.crawl("pages", {"n": "2"}, **one) == 0
+    summary = scrapy_bench.summary()
+    assert (summary["items"], summary["fields"]["items"]) == (2, 2), "two files, and two keys"
+
+
 def test_feeds_and_downloads_with_relative_paths_are_kept_and_absolute_ones_stay(scrapy_bench: ScrapyBench) -> None:
     assert scrapy_bench.crawl("fed", {"n": "2"}) == 0
     kept = {str(path.relative_to(scrapy_bench.files)) for path in scrapy_bench.files.rglob("*") if path.is_file()}

@@ -22,10 +22,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.scheduler.app import create_app
-from crawler_lifecycle.scheduler.serve import serve
-from crawler_lifecycle.settings import Settings
 from tests.support.fakes.services import FakeCatalogue, FakeDeployer
-from tests.support.forked import forked
 from tests.support.run_refs import run_ref
 
 CRAWLER = CrawlerDefinition(
@@ -277,7 +274,8 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
             ),
         }[what]
         environment = _environment(tmp_path, **more)
-        done = forked(lambda: serve(Settings.load()), env=environment, folder=tmp_path)
+        command = [sys.executable, "-c", CODE]
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert re.search(f"^error: .*{told}", line)

@@ -11,22 +11,32 @@ from typing import Any
 import pytest
 
 from tools.faults import nodes, oracle
-from tools.faults.load import untrue
+from tools.faults.load import GAP_S, since, untrue
 from tools.faults.nodes import OURS, PLAIN, Nodes, said
 from tools.faults.oracle import (
+    AGE_S,
+    ALIVE,
+    DEAD,
     EVERY_S,
     LATE_S,
     SHORT_LATE_S,
+    WAITING,
     Ask,
     Evidence,
     Fault,
+    Figure,
     Run,
     Seen,
     Task,
+    doubled,
     figure,
     judge,
+    lost,
+    per_thousand,
     statuses,
+    verdicts,
 )
+from tools.faults.table import markdown, together
 from tools.soak.journal import Process
 
 T = 1_000_000.0
@@ -291,8 +301,110 @@ def test_untrue_seconds_are_counted_by_the_fault_of_their_time() -> None:
     rows = figure(evidence)
     assert rows["calm"]["untrue"] == 3 * EVERY_S
     assert rows["calm"]["tasks"] == 3
-    assert rows["calm"]["per 1,000"] == 500
-    assert rows["kill of worker-1"]["executes but is over"] == 4 * EVERY_S
+    assert per_thousand(rows["calm"]) == 500
+    assert rows["kill of worker-1"][DEAD] == 4 * EVERY_S
+    assert rows["kill of worker-1"][f"{DEAD}, tasks"] == 1
+    assert rows["kill of worker-1"]["longest"] == 4 * EVERY_S
+
+
+#: A status, what its process was before and after it was read, and the column in which that counts.
+LOOKED: dict[str, tuple[str, str, str, str]] = {
+    "begun while it was read": ("PENDING", "none", "lives", ""),
+    "begun before it was read": ("PENDING", "lives", "lives", WAITING),
+    "begun before, ended while it was read": ("PENDING", "lives", "over", DEAD),
+    "ended while it was read": ("RUNNING", "lives", "over", ""),
+    "ended before it was read": ("RUNNING", "over", "over", DEAD),
+    "ended on record and alive": ("SUCCEEDED", "lives", "lives", ALIVE),
+    "ended on record and over": ("SUCCEEDED", "lives", "over", ""),
+}
+
+
+@pytest.mark.parametrize("case", LOOKED)
+def test_what_changes_while_a_record_is_read_is_not_held_against_it(case: str) -> None:
+    status, before, now, column = LOOKED[case]
+    name = (1, 0, 1)
+    found = untrue(T, [(*name, status)], {name: before}, {name: now}, 0.7)
+    assert [(one.column, one.seconds) for one in found] == ([(column, 0.7)] if column else [])
+
+
+def test_a_sample_stands_for_the_time_since_the_one_before_but_for_no_longer_than_is_known() -> None:
+    assert since(T, T + 3) == 3
+    assert since(T, T + 60) == GAP_S
+
+
+def test_what_is_lost_and_doubled_is_counted_by_the_fault_of_its_time() -> None:
+    evidence = honest()
+    assert (lost(evidence), doubled(evidence)) == ([], [])
+    evidence.asks.append(Ask("start", "nobody knows it", T + 20, T + 21, 202, 9))
+    _put(evidence.tasks, 0, status="FAILED")
+    evidence.processes.append(process(1, begin=T + 21, last=T + 22))
+    evidence.lost, evidence.doubled = lost(evidence), doubled(evidence)
+    rows = figure(evidence)
+    assert {label: row.get("lost", 0) for label, row in rows.items()} == {"calm": 1, "kill of worker-1": 1}
+    assert {label: row.get("doubled", 0) for label, row in rows.items()} == {"calm": 0, "kill of worker-1": 1}
+
+
+def test_a_task_that_never_ended_is_lost_when_it_was_last_heard_of() -> None:
+    evidence = honest()
+    _put(evidence.tasks, 0, status="RUNNING")
+    assert lost(evidence) == [T + 5]
+    evidence.processes.pop(0)
+    assert lost(evidence) == [T], "it never began: its start was accepted then"
+
+
+def away(kind: str = "long freeze") -> Evidence:
+    """Temporal was away for ten minutes, which must not make a record late."""
+    evidence = honest()
+    evidence.faults.append(Fault(f"{kind} of temporal", T + 100, T + 700, {"seconds stopped": 600}))
+    evidence.prompt = "temporal"
+    return evidence
+
+
+@pytest.mark.parametrize(("seconds", "good"), [(LATE_S - 1, True), (LATE_S + 1, False)])
+def test_a_fault_that_must_not_hinder_records_excuses_none_that_is_late(seconds: float, good: bool) -> None:
+    evidence = away()
+    evidence.seen += late("RUNNING", "over", seconds, since=T + 200)
+    assert (judge(evidence) == []) is good
+    evidence.prompt = ""
+    assert judge(evidence) == []
+
+
+@pytest.mark.parametrize(("seconds", "good"), [(LATE_S + AGE_S - 1, True), (LATE_S + AGE_S + 1, False)])
+def test_without_an_observer_a_record_may_wait_for_the_next_look(seconds: float, good: bool) -> None:
+    evidence = away("blind freeze")
+    evidence.seen += late("RUNNING", "over", seconds, since=T + 200)
+    assert (judge(evidence) == []) is good
+
+
+@pytest.mark.parametrize(("at", "age", "good"), [(T + 300, AGE_S - 1, True), (T + 300, 60, False), (T + 50, 60, True)])
+def test_a_fault_that_must_not_hinder_looks_leaves_no_run_without_one(at: float, age: float, good: bool) -> None:
+    evidence = away()
+    evidence.ages.append((at, age))
+    assert (judge(evidence) == []) is good
+    assert max(row.get("oldest look", 0) for row in figure(evidence).values()) == age
+
+
+def test_verdicts_that_waited_for_temporal_are_timed_from_its_return() -> None:
+    evidence = away()
+    evidence.processes += [process(run=3, begin=T + 90, last=T + 300), process(run=4, begin=T + 90, last=T + 300)]
+    ended = {3: T + 704, 4: T + 310}
+    evidence.runs += [Run(run, str(run), "COMPLETED", "finished", 1, at) for run, at in ended.items()]
+    assert verdicts(evidence) == {"long freeze of temporal": [4]}, "the other one did not wait"
+
+
+def test_the_table_has_both_sides_in_each_cell_and_adds_plays_up() -> None:
+    ours: Figure = {
+        "kill of worker-1": {"tasks": 4, "untrue": 2, DEAD: 2, f"{DEAD}, tasks": 1, "longest": 2},
+        "kill of gateway-2": {"tasks": 6, "untrue": 1, DEAD: 1, f"{DEAD}, tasks": 1, "longest": 1},
+        "calm": {"tasks": 10},
+    }
+    theirs: Figure = {"kill of worker-1": {"tasks": 5, "untrue": 2, ALIVE: 2, f"{ALIVE}, tasks": 2, "lost": 3}}
+    added = together([ours, ours])
+    assert added["kill of one of ours"]["longest"] == 2
+    assert list(markdown("ours/theirs", added, together([theirs])))[2:] == [
+        "| kill of one of ours | 20/5 | 300/400 | 0/3 | 0/0 | 0/2 (0/2) | 6/0 (4/0) |",
+        "| no fault | 20/0 | 0/0 | 0/0 | 0/0 | 0/0 (0/0) | 0/0 (0/0) |",
+    ]
 
 
 def pod(uid: str, state: str, **labels: object) -> dict[str, Any]:
@@ -345,14 +457,15 @@ def test_what_a_job_says_is_held_against_what_its_node_knows(word: str) -> None:
     if trouble:
         setattr(known, trouble, True)
     now = known.learn([plain(state)] if state else [], T + later)[PLAIN]
-    assert [one.untrue for one in untrue(T, [(7, 0, 1, said(status))], now)] == ([lie] if lie else [])
+    assert [one.untrue for one in untrue(T, [(7, 0, 1, said(status))], now, now)] == ([lie] if lie else [])
 
 
 def test_what_ours_says_is_held_against_its_own_container_and_judged() -> None:
     known = Nodes()
     assert known.learn([of_ours("")], T)[OURS] == {}, "it did not begin"
     now = known.learn([plain("terminated"), of_ours("running")], T)[OURS]
-    evidence = Evidence(faults=[Fault("delete of pod", T, T + 1, {})], seen=untrue(T, [(3, 1, 2, "FAILED")], now))
+    seen = untrue(T, [(3, 1, 2, "FAILED")], now, now)
+    evidence = Evidence(faults=[Fault("delete of pod", T, T + 1, {})], seen=seen)
     assert statuses(evidence) == [
         f"task (3, 1, 2) ended but lives, seen 1 times from {T} on",
         "the fault delete of pod did nothing: {}",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.graphs.testing import Memory, in_memory
 from tools.soak import graph_steps
 from tools.soak.graph_book import Asked, Execution, GraphCase, read_ledger

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.world import Clock
-from tests.support.databases import empty_tables
+from tests.support.databases import empty_tables, make_tables
 from tests.support.servers import DATABASES, SERVERS, empty_database, shared_server
 from tests.support.sql_server import SqlServer
 
@@ -20,6 +20,12 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database without any table."""
     with empty_database(request.param, tmp_path / "folder" / "state.db") as url:
         yield url
+
+
+@pytest.fixture
+def current_url(empty_url: str) -> str:
+    """The URL of a database of its own with the schema of this build, for tests that change more than rows."""
+    return make_tables(empty_url)
 
 
 @pytest.fixture(scope="session", params=SERVERS)

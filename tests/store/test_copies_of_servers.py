@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import open_store, read_schema
+from crawler_lifecycle.store.migrations.schema_version import read_schema
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.test_deletion import WORD, planted, where
 from tests.contracts.store.world import Clock, World
 from tests.support import in_process

@@ -11,7 +11,11 @@ import pytest
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import StoreRefused, StoreUnavailable
-from crawler_lifecycle.store import StoreDamaged, diagnose, engine, open_store, read_schema, try_writing, upgrade
+from crawler_lifecycle.store import engine
+from crawler_lifecycle.store.diagnosis import diagnose, try_writing
+from crawler_lifecycle.store.engine import StoreDamaged
+from crawler_lifecycle.store.migrations.schema_version import read_schema, upgrade
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.test_deletion import WORD, delete, planted
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import open_store
 from tests.support.certificates import certificate
 from tests.support.mariadb import running_mariadb
 

@@ -15,10 +15,11 @@ from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store import engine as engine_module
 from crawler_lifecycle.store.columns import UtcTime, Words, storable
 from crawler_lifecycle.store.engine import Database, masked, open_engine, parse_url
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.test_writers import together
 from tests.support.databases import make_tables, wait_patiently, without_rows
 from tests.support.mariadb import MariaDb
@@ -249,6 +250,23 @@ def test_deadlocks_and_lock_waits_are_told_as_not_now(server: SqlServer, monkeyp
             with pytest.raises(StoreUnavailable, match=r"[Ll]ock wait timeout"):
                 store.initiation.set_property(row.run_id, 1, "a", "b")
         store.initiation.set_property(row.run_id, 1, "a", "b")
+
+
+def test_a_frozen_writer_holds_its_locks_for_seconds_only(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be frozen for an hour, and everybody counts events in the same row."""
+    monkeypatch.setattr(engine_module, "IDLE_WRITE_S", 1)
+    with closing(open_store(without_rows(mariadb), pool_size=2)) as store:
+        row, _ = store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
+
+        def freeze() -> None:
+            with store.database.writing() as connection:
+                connection.execute(sa.text("UPDATE run_history SET waiting_for = 'x'"))
+                store.initiation.set_property(row.run_id, 1, "a", "b")
+                connection.execute(sa.text("SELECT 1"))
+
+        with pytest.raises(StoreUnavailable, match=r"Lost connection|gone away"):
+            freeze()
+        assert store.runs.get_run(row.run_id).waiting_for is None
 
 
 def test_a_folder_that_is_missing_is_named_with_the_setting_that_says_where(tmp_path: Path) -> None:

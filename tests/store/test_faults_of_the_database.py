@@ -19,11 +19,12 @@ from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, Stor
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import Store, open_store
 from tests.clusters.local.local_bench import wait_until
 from tests.contracts.store.world import START, Clock, World, good_end, seen
-from tests.support.databases import wait_patiently, without_rows
+from tests.support.databases import make_tables, wait_patiently, without_rows
 from tests.support.disks import small_disk
 from tests.support.servers import EXPLAINED, running_server
 from tests.support.sql_server import SqlServer
@@ -36,7 +37,7 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
     """What was answered before is there after, what failed can be done again, and the store needs no restart."""
     # Every commit reaches the kernel, as it reaches the disk of a real server.
     with running_server(kind, "--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:
-        upgrade(url)
+        make_tables(url)
         store = open_store(url)
         world = World(store, Clock())
         fence = world.deployed(tasks=3)
@@ -108,8 +109,9 @@ class Proxy:
 
 
 def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
-    with closing(Proxy(server.port)) as proxy:
-        through = parse_url(without_rows(server)).set(port=proxy.port)
+    # A database of its own: engines of the shared one share a dialect, and tell no listener of a connection.
+    with closing(Proxy(server.port)) as proxy, server.database() as url:
+        through = parse_url(make_tables(url)).set(port=proxy.port)
         engine = open_engine(through, pool_size=1, answer_timeout_s=60)
         limits: list[float] = []
 

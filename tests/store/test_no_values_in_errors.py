@@ -18,23 +18,23 @@ from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.managers.manager import Added, Page, SourceItem
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.domain.task import Counters, End, Phase
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.features.managers.domain.manager import Added, Page, SourceItem
+from crawler_lifecycle.features.managers.ports import NewManager, PlanRow
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
+from crawler_lifecycle.features.schedules.ports import TargetRef
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.ports import Tried
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Details
-from crawler_lifecycle.ports.managers import NewManager, PlanRow
 from crawler_lifecycle.ports.runs import Deployed
-from crawler_lifecycle.ports.schedules import TargetRef
-from crawler_lifecycle.ports.webhooks import Tried
-from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.engine import spoken
 from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.contracts.store.graphing import Graphed
@@ -171,24 +171,24 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     [work] = graphed.work(graphed.advance().batches[0].number)
     graphed.begin(work)
     graphed.begin(done=[graphed.end(work, result=MARKER.encode())])
-    store.graphs.keep_graph_output(graphed.id, MARKER)
+    store.graphs.keep_output(graphed.id, MARKER)
     store.graphs.record_graph_stop(graphed.id, stop)
     store.graphs.end_graph(graphed.fence, MARKER)
     store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])
     nightly = ScheduleSpec(run={"crawler": MARKER}, every_s=60)
-    schedule, _ = store.schedules.put_schedule("nightly", nightly.document(), MARKER)
+    schedule, _ = store.schedules.put("nightly", nightly.document(), MARKER)
     store.schedules.told_schedule(schedule.schedule_id, 1, trouble=MARKER, ended_at=None)
     line = store.schedules.decide_due("nightly", clock.now, schedule.revision)
     store.schedules.due_begun(line.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     [line] = store.schedules.ask_due("nightly", [clock.now - timedelta(days=1)], MARKER, MARKER)
     store.schedules.due_failed(line.due_id, MARKER)
-    store.schedules.pause_schedule("nightly", MARKER)
+    store.schedules.pause("nightly", MARKER)
     told = WebhookSpec(url=f"https://example.com/{MARKER}", secrets=["env:CRAWL_HOOK"], crawlers=[MARKER])
-    hook, _ = store.webhooks.put_webhook("shop", told.document(), MARKER)
+    hook, _ = store.webhooks.put("shop", told.document(), MARKER)
     store.webhooks.follow_webhook("shop", MARKER)
     event = store.webhooks.test_webhook("shop", MARKER)
     store.webhooks.note_tries(hook.webhook_id, MARKER, [Tried(event.seq, MARKER)], event.seq, settled=False)
-    store.webhooks.pause_webhook("shop", MARKER)
+    store.webhooks.pause("shop", MARKER)
     store.access.record_access([AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)])
     store.tokens.create_token(MARKER, "read", MARKER, "0" * 64, None, MARKER)
     store.notes.leave_note("login", MARKER, MARKER, clock.now)

@@ -22,9 +22,6 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.coverage import Coverage, Expected
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.graph.pages import encode_pages
-from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
-from crawler_lifecycle.domain.managers.manager import Added, JobState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.projects import limited
@@ -32,21 +29,24 @@ from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepState
+from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
+from crawler_lifecycle.features.managers.domain.manager import Added, JobState
+from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import TargetKind
+from crawler_lifecycle.features.schedules.ports import TargetRef
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.ports import Tried
 from crawler_lifecycle.ports.access import AccessRow
-from crawler_lifecycle.ports.looks import Correction, Counted, Details
-from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.ports.looks import Correction, Counted, Details, Look
 from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
-from crawler_lifecycle.ports.schedules import TargetRef
-from crawler_lifecycle.ports.webhooks import Tried
-from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
-from crawler_lifecycle.store.graphs.graphs import DRAFT_S
 from crawler_lifecycle.store.runs.tables import run_history, task_history
+from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, announced, crawl, group, step
 from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
@@ -114,14 +114,10 @@ MAY = {
         for name in ("each_due", "<derived2>")  # the name that MariaDB gives it
     },
     ("latest_due", "scan", "schedule"): "all schedules, of which there are thousands, and one due time of each",
-    ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
-    ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
     **{
         (method, "scan", table): "the newest are read in the order of the key, and SQLite reads an index of names"
-        for method, table in (
-            *(("search_managers", "manager"), ("count_found_managers", "manager")),
-            *(("search_graphs", "graph"), ("count_found_graphs", "graph")),
-        )
+        for method in ("newest", "search", "count_listed")
+        for table in ("manager", "graph")
     },
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
@@ -131,12 +127,13 @@ MAY = {
         (method, "scan", "access_token"): "all tokens, of which there are a thousand at most, and those of before"
         for method in ("create_token", "list_tokens")
     },
-    ("put_webhook", "scan", "webhook"): "all webhooks, of which there are a thousand at most",
-    ("put_schedule", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
+    ("put", "scan", "webhook"): "all webhooks, of which there are a thousand at most",
+    ("put", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
     ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
     ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
     ("record_look", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
+    ("record_at_once", "sort", "task_history"): "the same, if it is no look at a few of them",
     ("cancel_queued", "sort", "task_history"): "all queued tasks of the run are cancelled, and read for that",
     ("count_tasks", "temporary", "task_history"): "the few statuses of one run are counted out of the index alone",
     ("tasks_of_runs", "temporary", "task_history"): "the few statuses of the runs on one page, out of the index alone",
@@ -146,7 +143,7 @@ MAY = {
     ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
     **{
         (method, "temporary", "graph_step"): "steps of one graph are counted by state, out of the index alone"
-        for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "list_graphs")
+        for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "newest")
     },
     **{
         (method, "scan", "head"): "the first waiting runs of each pool, at most as many as there are places to give"
@@ -183,7 +180,7 @@ OTHERWISE: dict[str, set[str]] = {
     },
 }
 
-LISTS = ("list_runs", "list_graphs", "list_managers")
+LISTS = ("list_runs", "newest")
 """Methods whose statements depend on what is asked for: each choice of filters counts by itself."""
 PAGED = {"limit", "before_run_id"}
 
@@ -298,6 +295,10 @@ def large_life(store: Store, filled: Filled) -> None:
     store.looks.apply_details(fence)
     store.looks.apply_findings(fence, "look")
     store.deployment.mark_started(fence, now)
+    for few in (frozenset({(0, 1), (1, 1)}), None):
+        state = store.looks.found_state(fence, few)
+        observed = [seen(t, Phase.EXECUTING, now, uid=t.uid) for t in state.tasks]
+        store.looks.record_at_once(fence, Look(now, 0.1, observed), [], "wake", state, None)
     world.deploy(fence, limit=100)
     deployed = [task for task in store.looks.found_state(fence).tasks if task.uid]
     world.look(fence, [seen(t, Phase.ENDED, now, uid=t.uid, end=bad_end(now)) for t in deployed])
@@ -436,7 +437,10 @@ def readers(store: Store, filled: Filled) -> None:
     store.events.record_delivery(77, "pusher", None)
     store.sweep.unowned_runs(START + timedelta(days=1))
     store.sweep.unheard_stops(START + timedelta(days=1))
-    store.wake_ups.wake_targets(range(1, 501))
+    store.wake_ups.wake_target(77)
+    store.wake_ups.unverified(START + timedelta(days=1))
+    store.looks.recorded_state(77)
+    store.looks.rollback_possible()
     store.runs.run_marks(range(1, 501))
     store.health.ping()
     store.health.projects()
@@ -456,17 +460,17 @@ def searching(store: Store, filled: Filled) -> None:
             store.runs.search_runs(None, "-took", **wanted)  # type: ignore[arg-type]
             store.runs.count_found(100, **wanted)  # type: ignore[arg-type]
         for text in ("m1", "7"):
-            store.managers.search_managers(text)
-            store.managers.search_managers(text, status=["COMPLETED", "FAILED"])
-            store.graphs.search_graphs(text.replace("m", "g"))
-            store.graphs.search_graphs(text, states=[GraphState.COMPLETED, GraphState.EXECUTING])
+            store.managers.search(text)
+            store.managers.search(text, states=["COMPLETED", "FAILED"])
+            store.graphs.search(text.replace("m", "g"))
+            store.graphs.search(text, states=[GraphState.COMPLETED, GraphState.EXECUTING])
         for sort in ("live", "-wait"):
-            store.managers.search_managers(None, sort, name="m7")
-        store.graphs.search_graphs(None, "-took", name="g7")
-        store.managers.count_found_managers(100)
-        store.managers.count_found_managers(100, status=["COMPLETED"], name="m7")
-        store.graphs.count_found_graphs(100)
-        store.graphs.count_found_graphs(100, states=[GraphState.COMPLETED, GraphState.EXECUTING])
+            store.managers.search(None, sort, name="m7")
+        store.graphs.search(None, "-took", name="g7")
+        store.managers.count_listed(100)
+        store.managers.count_listed(100, states=["COMPLETED"], name="m7")
+        store.graphs.count_listed(100)
+        store.graphs.count_listed(100, states=[GraphState.COMPLETED, GraphState.EXECUTING])
     store.runs.known_values(100)
 
 
@@ -502,19 +506,19 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.corrections.correction_summary(FILLED_FROM + timedelta(minutes=filled.size.runs - 500))
     store.overdue.overdue_looks(START)
     for status in ([], ["COMPLETED", "FAILED"]):
-        store.managers.list_managers(7, status=status)
-        store.managers.list_managers(7, status=status, name="m7")
+        store.managers.newest(7, states=status)
+        store.managers.newest(7, states=status, name="m7")
     store.managers.find_manager(None, "flow-7")
     store.managers.live_managers()
     store.managers.job_metadata(1, "filled-77")
     for states in ([], [GraphState.COMPLETED, GraphState.EXECUTING]):
-        store.graphs.list_graphs(20_007, states=states)
-        store.graphs.list_graphs(20_007, states=states, name="g7")
+        store.graphs.newest(20_007, states=states)
+        store.graphs.newest(20_007, states=states, name="g7")
     store.graphs.count_graphs()
-    store.schedules.list_schedules(20)
-    store.schedules.get_schedule("nightly")
+    store.schedules.page(20)
+    store.schedules.get("nightly")
     store.schedules.count_schedules(START)
-    store.webhooks.list_webhooks(10)
+    store.webhooks.page(10)
 
 
 def managing(world: World, size: Size) -> None:
@@ -522,9 +526,9 @@ def managing(world: World, size: Size) -> None:
     managers = world.store.managers
     managers.find_manager("filled", "flow-7")
     managers.find_manager(None, "flow-7")
-    managers.list_managers(7)
-    managers.list_managers(name="m7")
-    managers.list_managers(7, status=["COMPLETED"], name="m7")
+    managers.newest(7)
+    managers.newest(name="m7")
+    managers.newest(7, states=["COMPLETED"], name="m7")
     managers.reserve_manager(NEW)
     managed = Managed.begun(world)
     for n in range(size.large // 1000):
@@ -561,7 +565,7 @@ def managing(world: World, size: Size) -> None:
     managers.live_managers()
     managers.keep_output(managed.id, "one\n")
     managers.keep_output(managed.id, "two\n")
-    managers.manager_output(managed.id)
+    managers.output(managed.id)
     managers.steer_manager(managed.id, paused=True, cap=3)
     managers.record_manager_stop(managed.id, world.stop())
     managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "stopped", leave=True)
@@ -583,8 +587,8 @@ def webhooks(world: World) -> None:
     store, clock = world.store.webhooks, world.clock
     spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], tags=["large"], crawlers=["services"])
     for n in range(40):
-        store.put_webhook(f"w{n}", spec.document(), "ann")
-    row, _ = store.put_webhook("w7", WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"]).document(), "ann")
+        store.put(f"w{n}", spec.document(), "ann")
+    row, _ = store.put("w7", WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"]).document(), "ann")
     store.follow_webhook("w7", "f")
     told = [event.seq for event in world.store.events.events_after(0, 500)]
     for part in range(0, len(told), 100):
@@ -595,13 +599,13 @@ def webhooks(world: World) -> None:
     store.waiting_events(row.webhook_id, "f", WebhookSpec("https://a.example/", ["env:CRAWL_HOOK"]), told[-1], 100)
     store.list_webhook_deliveries(row.webhook_id)
     store.list_webhook_deliveries(row.webhook_id, before_seq=told[50], status="failed")
-    store.list_webhooks(10)
-    store.get_webhook("w7")
+    store.page(10)
+    store.get("w7")
     store.test_webhook("w7", "ann", seen=told[-1])
-    store.pause_webhook("w7", "a migration")
-    store.pause_webhook("w7", None, skip_seq=next(seq for seq in told[2:] if seq % 3 == 0))
-    store.pause_webhook("w7", None, skip=True)
-    store.delete_webhook("w7")
+    store.pause("w7", "a migration")
+    store.pause("w7", None, skip_seq=next(seq for seq in told[2:] if seq % 3 == 0))
+    store.pause("w7", None, skip=True)
+    store.delete("w7")
     fence = executing(world, "stale")
     clock.forward(91)
     stale = [run for run in world.store.overdue.overdue_runs(overdue_before(clock.now)) if run.run_id == fence.run_id]
@@ -615,8 +619,8 @@ def schedules(world: World) -> None:
     definition = {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue", "pause_after_failures": 3}
     clock.forward(-3000 * 60)
     for n in range(200):
-        store.put_schedule(f"s{n}", definition, "ann")
-    row, _ = store.put_schedule("s7", {**definition, "every_s": 120}, "ann")
+        store.put(f"s{n}", definition, "ann")
+    row, _ = store.put("s7", {**definition, "every_s": 120}, "ann")
     clock.forward(3000 * 60)
     past = [clock.now - timedelta(minutes=n) for n in range(3000, 0, -1)]
     store.unfired_due(row.schedule_id, clock.now)
@@ -636,14 +640,14 @@ def schedules(world: World) -> None:
     store.list_due(row.schedule_id)
     store.list_due(row.schedule_id, before=past[1500], decision=Decision.MISSED)
     store.count_due(row.schedule_id, past[100], past[2900], 1_440)
-    store.list_schedules(20)
-    store.list_schedules(deleted=True)
-    store.get_schedule("s7")
+    store.page(20)
+    store.page(deleted=True)
+    store.get("s7")
     store.count_schedules(clock.now)
     store.told_schedule(row.schedule_id, row.revision, trouble=None, ended_at=None)
-    store.pause_schedule("s7", "a migration")
-    store.pause_schedule("s7", None)
-    store.delete_schedule("s7")
+    store.pause("s7", "a migration")
+    store.pause("s7", None)
+    store.delete("s7")
 
 
 def graphs(world: World, size: Size) -> None:
@@ -668,10 +672,10 @@ def graphs(world: World, size: Size) -> None:
         world.finish(fence)
     graphed.advance(*(batch.number for batch in picked.batches))
     store.load(graphed.id)
-    store.list_graphs(20_007)
-    store.list_graphs(20_007, name="g7")
-    store.list_graphs(20_007, states=[GraphState.COMPLETED, GraphState.EXECUTING])
-    store.list_graphs(states=[GraphState.CANCELLED], name="g7")
+    store.newest(20_007)
+    store.newest(20_007, name="g7")
+    store.newest(20_007, states=[GraphState.COMPLETED, GraphState.EXECUTING])
+    store.newest(states=[GraphState.CANCELLED], name="g7")
     store.untold_graphs(world.clock.now, world.clock.now)
     store.count_graphs()
     store.outline(graphed.id)
@@ -687,9 +691,9 @@ def graphs(world: World, size: Size) -> None:
     store.live_graph_runs(graphed.id)
     store.live_graph_runs(graphed.id, ending=True)
     store.live_graph_managers(graphed.id)
-    store.keep_graph_output(graphed.id, "one")
-    store.keep_graph_output(graphed.id, "two")
-    store.graph_output(graphed.id)
+    store.keep_output(graphed.id, "one")
+    store.keep_output(graphed.id, "two")
+    store.output(graphed.id)
     store.record_graph_stop(graphed.id, world.stop())
     graphed.advance(*range(1, 1000))
     store.end_graph(graphed.fence, "stopped")

@@ -12,11 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.retention import Stays
-from crawler_lifecycle.store import Pruner, open_pruner, upgrade
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
+from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
 from crawler_lifecycle.store.runs.tables import task_log
 from crawler_lifecycle.store.tables import metadata
 from tests.store.plans import Plans
+from tests.support.databases import make_tables
 from tests.support.filling import (
     FILLED_FROM,
     analyze,
@@ -47,7 +48,7 @@ class Explained:
 
 
 def _fill(url: str) -> None:
-    upgrade(url)
+    make_tables(url)
     with closing(Database(open_engine(parse_url(url), pool_size=1))) as database, database.writing() as conn:
         first = fill_runs(conn, RUNS)
         fill_tasks(conn, first, RUNS, EACH)

@@ -15,10 +15,11 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
+from crawler_lifecycle.features.webhooks.ports import Tried
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Correction
-from crawler_lifecycle.ports.webhooks import Tried
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World, seen
 from tests.support.databases import SHARED, without_rows
@@ -100,12 +101,12 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         store.deletion.ask_deletion(fence.run_id, "ada")
         assert store.deletion.delete_texts(fence.run, lambda: None)["status_transition"]
         hook = {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}
-        made, _ = store.webhooks.put_webhook("shop", hook, None)
+        made, _ = store.webhooks.put("shop", hook, None)
         store.webhooks.follow_webhook("shop", "f")
         for error in ("503", None):
             store.webhooks.note_tries(made.webhook_id, "f", [Tried(event.seq, error)], event.seq, settled=True)
-        store.webhooks.pause_webhook("shop", "enough")
-        assert store.webhooks.delete_webhook("shop")
+        store.webhooks.pause("shop", "enough")
+        assert store.webhooks.delete("shop")
         store.access.record_access([AccessRow(clock.now, "ann", "*", "stopRun", None, 200, "done")])
         store.tokens.create_token("ci", "read", "*", "0" * 64, None, "ann")
         assert store.tokens.revoke_token("ci", "ann").revoked_at is not None

@@ -13,15 +13,16 @@ import pymysql
 import pytest
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
-from crawler_lifecycle.domain.graph.pages import encode_pages
-from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
+from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Details
-from crawler_lifecycle.ports.schedules import TargetRef
-from crawler_lifecycle.store import Store, open_pruner, open_store
+from crawler_lifecycle.store.retention.pruning import open_pruner
+from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.graphing import Graphed, announced, step
 from tests.contracts.store.managing import NEW, Managed, job
 from tests.contracts.store.world import Clock, World
@@ -74,12 +75,12 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
     store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     graphed = Graphed.made(world, [step("a")], name)
     graphed.execute()
-    store.graphs.keep_graph_output(graphed.id, "some")
+    store.graphs.keep_output(graphed.id, "some")
     store.graphs.end_graph(graphed.fence, None)
     draft, _ = store.graphs.reserve_graph(announced(GraphSpec([step("a")]), f"{name}-draft"))
     store.graphs.add_graph_page(draft.graph_id, 0, encode_pages(GraphSpec([step("a")]))[0])
     spec = ScheduleSpec(run={"crawler": "books"}, every_s=60)
-    schedule, _ = store.schedules.put_schedule(name, spec.document(), None)
+    schedule, _ = store.schedules.put(name, spec.document(), None)
     due = store.schedules.decide_due(name, clock.now, schedule.revision)
     store.schedules.due_begun(due.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])

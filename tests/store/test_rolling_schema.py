@@ -15,9 +15,11 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Verdict
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import diagnose, head_version, open_store, read_schema, upgrade
+from crawler_lifecycle.store.diagnosis import diagnose
 from crawler_lifecycle.store.engine import open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema
+from crawler_lifecycle.store.migrations.schema_version import head_version, read_schema, upgrade
+from crawler_lifecycle.store.store import open_store
 from tests.support.future_schema import MIGRATIONS, upgrade_by_a_newer_build
 from tests.support.servers import EXPLAINED
 
@@ -44,9 +46,8 @@ def works_from(url: str) -> str | None:
     return found
 
 
-def test_this_build_goes_on_where_a_newer_schema_allows_it(empty_url: str, newer_build: Newer) -> None:
-    upgrade(empty_url)
-    store = open_store(empty_url)
+def test_this_build_goes_on_where_a_newer_schema_allows_it(current_url: str, newer_build: Newer) -> None:
+    store = open_store(current_url)
     store.health.ping()
     newer_build("0001")
     store.health.ping()  # the process of before, with its open connections
@@ -56,33 +57,31 @@ def test_this_build_goes_on_where_a_newer_schema_allows_it(empty_url: str, newer
     store.completion.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "failed", "no such image"))
     assert [row.status for row in store.runs.list_runs(limit=5)] == [RunStatus.FAILED]
     store.close()
-    found = read_schema(empty_url)
+    found = read_schema(current_url)
     assert (found.version, found.works_from, found.problem) == ("0999", "0001", None)
     assert str(found) == f"0999, which is newer than this build's {head_version()} and works with it"
-    assert diagnose(empty_url).schema == found
+    assert diagnose(current_url).schema == found
 
 
 @FEWER_ON_MYSQL
-def test_an_upgrade_by_the_older_build_changes_nothing(empty_url: str, newer_build: Newer) -> None:
+def test_an_upgrade_by_the_older_build_changes_nothing(current_url: str, newer_build: Newer) -> None:
     """A deployment that was rolled back runs its upgrade first, as every deployment does."""
-    upgrade(empty_url)
     newer_build("0001")
-    upgrade(empty_url)
-    assert (read_schema(empty_url).version, works_from(empty_url)) == ("0999", "0001")
+    upgrade(current_url)
+    assert (read_schema(current_url).version, works_from(current_url)) == ("0999", "0001")
 
 
 @FEWER_ON_MYSQL
-def test_a_build_that_is_too_old_refuses_with_the_cure(empty_url: str, newer_build: Newer) -> None:
-    upgrade(empty_url)
+def test_a_build_that_is_too_old_refuses_with_the_cure(current_url: str, newer_build: Newer) -> None:
     newer_build("0999")
-    store = open_store(empty_url)
+    store = open_store(current_url)
     words = rf"0999.*this build \(schema {head_version()}\).*schema 0999 or later.*newer version made it; run that"
     with pytest.raises(StoreUnavailable, match=words):
         store.health.ping()
     store.close()
     with pytest.raises(NotInThisState, match=words):
-        upgrade(empty_url)
-    assert (read_schema(empty_url).version, works_from(empty_url)) == ("0999", "0999")
+        upgrade(current_url)
+    assert (read_schema(current_url).version, works_from(current_url)) == ("0999", "0999")
 
 
 @FEWER_ON_MYSQL
@@ -93,14 +92,13 @@ def test_a_later_migration_that_only_adds_keeps_what_a_stricter_one_said(empty_u
 
 @FEWER_ON_MYSQL
 @pytest.mark.parametrize("row", ["DELETE FROM schema_compatibility", "DROP TABLE schema_compatibility"])
-def test_a_newer_schema_that_does_not_tell_is_refused(empty_url: str, newer_build: Newer, row: str) -> None:
-    upgrade(empty_url)
+def test_a_newer_schema_that_does_not_tell_is_refused(current_url: str, newer_build: Newer, row: str) -> None:
     newer_build("0001")
-    engine = open_engine(parse_url(empty_url), pool_size=1)
+    engine = open_engine(parse_url(current_url), pool_size=1)
     with engine.begin() as connection:
         connection.execute(sa.text(row))
     engine.dispose()
-    problem = read_schema(empty_url).problem
+    problem = read_schema(current_url).problem
     assert problem is not None
     assert re.search(r"0999.*newer version made it", problem)
     assert "build with schema" not in problem

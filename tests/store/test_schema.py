@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store import head_version, open_store, read_schema, recreate, sqlite_file, upgrade
 from crawler_lifecycle.store.columns import compressed
+from crawler_lifecycle.store.diagnosis import sqlite_file
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.migrations import ddl
 from crawler_lifecycle.store.migrations import schema_version as schema
+from crawler_lifecycle.store.migrations.schema_version import head_version, read_schema, recreate, upgrade
 from crawler_lifecycle.store.runs.tables import task_log
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.servers import EXPLAINED
 from tools.schema import fingerprint, statements
@@ -46,18 +50,13 @@ def write(url: str, *statements: str) -> None:
             connection.execute(sa.text(statement))
 
 
-def _same_type(_context: object, _inspected: object, _meta: object, inspected: Any, meta: Any) -> bool | None:
-    # MariaDB has no JSON type: it keeps JSON as LONGTEXT with a check.
-    if isinstance(meta, sa.JSON) and isinstance(inspected, sa.Text):
-        return False
-    return None
-
-
+@pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True)
 def test_migrations_and_tables_agree(empty_url: str) -> None:
+    """By Alembic's own comparison. The next test compares more, on every database."""
     upgrade(empty_url)
     engine = engine_of(empty_url)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": _same_type})
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
     engine.dispose()
 
@@ -135,6 +134,8 @@ FROZEN = {
     "0005_notes.py": "b7a8c8fed05d05d3",
     "0006_ended_by.py": "66d303e32b8eb2fc",
     "0007_lacks.py": "758a2f2d2ebe236b",
+    "0008_looks.py": "38aa89951e52bb5e",
+    "0009_step_kinds.py": "38b8b5bd2efb36ce",
 }
 
 
@@ -148,25 +149,24 @@ OLDER = ["DROP TABLE crawler_memory", "ALTER TABLE task_history RENAME COLUMN re
 
 
 @FEWER_ON_MYSQL
-def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(empty_url: str) -> None:
+def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(current_url: str) -> None:
     """Whichever version it says, and when it says none; it stays as it is until somebody has it made anew."""
-    upgrade(empty_url)
-    write(empty_url, *OLDER)
-    for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "none"):
-        write(empty_url, f"UPDATE alembic_version SET version_num = '{version}'")
+    write(current_url, *OLDER)
+    for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "none"):
+        write(current_url, f"UPDATE alembic_version SET version_num = '{version}'")
         if version == "none":
-            write(empty_url, "DROP TABLE alembic_version")
+            write(current_url, "DROP TABLE alembic_version")
         lacks = "task_history.retry_note" if version == "none" else "table crawler_memory, task_history.retry_note"
-        problem = read_schema(empty_url).problem or ""
+        problem = read_schema(current_url).problem or ""
         assert problem.startswith(f"The database has schema version {version}, but lacks {lacks}")
         assert problem.endswith("crawlctl db upgrade --recreate, which DELETES all that the database records")
-        with closing(open_store(empty_url)) as store, pytest.raises(StoreUnavailable, match=re.escape(problem)):
+        with closing(open_store(current_url)) as store, pytest.raises(StoreUnavailable, match=re.escape(problem)):
             store.health.ping()
         with pytest.raises(NotInThisState, match=re.escape(problem)):
-            upgrade(empty_url)
-    recreate(empty_url)
-    assert read_schema(empty_url).problem is None
-    with closing(open_store(empty_url)) as store:
+            upgrade(current_url)
+    recreate(current_url)
+    assert read_schema(current_url).problem is None
+    with closing(open_store(current_url)) as store:
         store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
 
 
@@ -214,9 +214,8 @@ def insert(url: str, table: str, row: dict[str, Any]) -> None:
     engine.dispose()
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_each_schema_since_the_first_goes_up_with_its_records(empty_url: str, cut: bool) -> None:
-    """And goes on where an upgrade was cut off between a change and its version, as MySQL leaves it."""
+def test_each_schema_since_the_first_goes_up_with_its_records_and_comes_down(empty_url: str) -> None:
+    """It also goes on where an upgrade was cut off between a change and its version, as MySQL leaves it."""
     migrate(empty_url, "0001")
     insert_run(empty_url)
     insert_task(empty_url)
@@ -224,73 +223,73 @@ def test_each_schema_since_the_first_goes_up_with_its_records(empty_url: str, cu
     assert read_schema(empty_url).problem == (
         f"The database has schema version 0001, this build needs {head_version()}; run: crawlctl db upgrade"
     )
-    if cut:
+    for cut in (False, True):
+        if cut:
+            write(empty_url, "UPDATE alembic_version SET version_num = '0001'")
         upgrade(empty_url)
-        write(empty_url, "UPDATE alembic_version SET version_num = '0001'")
-    upgrade(empty_url)
-    with closing(open_store(empty_url)) as store:
-        store.health.ping()
-        [run] = store.runs.list_runs(tags=["a"])
-        assert (run.run_id, run.run_uid, run.created_at.isoformat()) == (1, "u1", "2026-11-27T10:00:00+00:00")
-        assert [task.task_id for task in store.tasks.list_tasks(1)] == [1]
+        with closing(open_store(empty_url)) as store:
+            store.health.ping()
+            [run] = store.runs.list_runs(tags=["a"])
+            assert (run.run_id, run.run_uid, run.created_at.isoformat()) == (1, "u1", "2026-11-27T10:00:00+00:00")
+            assert [task.task_id for task in store.tasks.list_tasks(1)] == [1]
+    migrate(empty_url, "base")
+    engine = engine_of(empty_url)
+    with engine.connect() as connection:
+        assert sa.inspect(connection).get_table_names() == ["alembic_version"]
+    engine.dispose()
 
 
 @FEWER_ON_MYSQL
-def test_a_build_with_another_migration_of_the_same_number_is_told_apart(empty_url: str) -> None:
-    upgrade(empty_url)
-    write(empty_url, "UPDATE schema_compatibility SET fingerprint = 'another'")
+def test_a_build_with_another_migration_of_the_same_number_is_told_apart(current_url: str) -> None:
+    write(current_url, "UPDATE schema_compatibility SET fingerprint = 'another'")
     for use in (upgrade, lambda url: open_store(url).health.ping()):
         with pytest.raises(
             (NotInThisState, StoreUnavailable), match=r"another migration of this number made it; .* --recreate"
         ):
-            use(empty_url)
+            use(current_url)
 
 
 @FEWER_ON_MYSQL
-def test_a_database_with_records_that_can_be_used_is_not_created_anew(empty_url: str) -> None:
+def test_a_database_with_records_that_can_be_used_is_not_created_anew(current_url: str) -> None:
     """Whichever version it says, and when it says none."""
-    upgrade(empty_url)
-    with closing(open_store(empty_url)) as store:
+    with closing(open_store(current_url)) as store:
         store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
-        for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0999", None):
+        for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0999", None):
             changed = f"UPDATE alembic_version SET version_num = '{version}'"
-            write(empty_url, changed if version else "DELETE FROM alembic_version")
+            write(current_url, changed if version else "DELETE FROM alembic_version")
             with pytest.raises(NotInThisState, match="--recreate would delete all records"):
-                recreate(empty_url)
+                recreate(current_url)
             assert store.runs.list_runs(limit=5)
 
 
-def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
-    upgrade(empty_url)
-    write(empty_url, "DELETE FROM alembic_version", "DROP TABLE outbox_delivery", "DELETE FROM outbox_counter")
-    upgrade(empty_url)
-    with closing(open_store(empty_url)) as store:
+def test_an_upgrade_that_was_cut_off_goes_on(current_url: str) -> None:
+    write(current_url, "DELETE FROM alembic_version", "DROP TABLE outbox_delivery", "DELETE FROM outbox_counter")
+    upgrade(current_url)
+    with closing(open_store(current_url)) as store:
         store.health.ping()
         assert store.events.last_event_seq() == 0
 
 
 @FEWER_ON_MYSQL
-def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(empty_url: str) -> None:
-    upgrade(empty_url)
-    store = open_store(empty_url)
+def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(current_url: str) -> None:
+    store = open_store(current_url)
     request = RunRequest(crawler="services", tags=["nightly"])
     run_id = store.initiation.create_run(request, "r", Owner("w", "1")).run_id
     rows = [store.runs.list_runs(tags=["nightly"]), store.runs.transitions(run_id)]
     sentence = f"The database has schema version none, this build needs {head_version()}; run: crawlctl db upgrade"
     for lost in ("DELETE FROM alembic_version", "DROP TABLE alembic_version"):
-        write(empty_url, lost)
-        assert read_schema(empty_url).problem == sentence
+        write(current_url, lost)
+        assert read_schema(current_url).problem == sentence
         with pytest.raises(StoreUnavailable, match=re.escape(sentence)):
             store.health.ping()
-        upgrade(empty_url)
+        upgrade(current_url)
         store.health.ping()
         assert rows == [store.runs.list_runs(tags=["nightly"]), store.runs.transitions(run_id)]
     store.close()
 
 
 @FEWER_ON_MYSQL
-def test_an_upgrade_of_what_is_there_writes_nothing(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    upgrade(empty_url)
+def test_an_upgrade_of_what_is_there_writes_nothing(current_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     statements: list[str] = []
 
     def heard(*args: object) -> None:
@@ -298,13 +297,13 @@ def test_an_upgrade_of_what_is_there_writes_nothing(empty_url: str, monkeypatch:
 
     sa.event.listen(sa.Engine, "before_cursor_execute", heard)
     try:
-        upgrade(empty_url)
+        upgrade(current_url)
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", heard)
     assert statements
     writing = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE", "DELETE")
     assert not [one for one in statements if one.lstrip().upper().startswith(writing)]
-    assert read_schema(empty_url).version == head_version()
+    assert read_schema(current_url).version == head_version()
 
 
 def test_logs_are_read_after_an_upgrade_and_by_the_build_before(empty_url: str) -> None:
@@ -379,21 +378,14 @@ def test_older_ends_tell_who_ended_them(empty_url: str, monkeypatch: pytest.Monk
     engine.dispose()
 
 
-def test_downgrade_leaves_nothing(empty_url: str) -> None:
-    upgrade(empty_url)
-    migrate(empty_url, "base")
-    engine = engine_of(empty_url)
-    with engine.connect() as connection:
-        assert sa.inspect(connection).get_table_names() == ["alembic_version"]
-    engine.dispose()
-
-
+@FEWER_ON_MYSQL
 @pytest.mark.processes
 def test_two_processes_upgrade_at_once(empty_url: str) -> None:
     # On SQLite the file is the lock: they wait for each other as long as a slow machine takes.
     program = """
 import sys
-from crawler_lifecycle.store import engine, upgrade
+from crawler_lifecycle.store import engine
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 engine.BUSY_TIMEOUT_S = 120
 upgrade(sys.argv[1])
 """
@@ -405,20 +397,36 @@ upgrade(sys.argv[1])
 
 
 @FEWER_ON_MYSQL
-def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
-    upgrade(empty_url)
-    store = open_store(empty_url)
+def test_ping_names_versions_and_the_cure(current_url: str) -> None:
+    store = open_store(current_url)
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
-    write(empty_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0007.*newer version made it"):
+    write(current_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
+    with pytest.raises(StoreUnavailable, match=r"0999.*0009.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
-        upgrade(empty_url)
-    assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
-    write(empty_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0007.*crawlctl db upgrade"):
+        upgrade(current_url)
+    assert read_schema(current_url).version == "0999", "what a newer version made stays as it is"
+    write(current_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
+    with pytest.raises(StoreUnavailable, match=r"none.*0009.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)
     store.close()
+
+
+@FEWER_ON_MYSQL
+def test_a_former_build_may_return_for_a_day_after_an_upgrade(empty_url: str) -> None:
+    """Until then no workflow does what it could not replay. Nothing was there before a new database."""
+    now = utc_now()
+    migrate(empty_url, "0007")
+    upgrade(empty_url)
+    with closing(open_store(empty_url, clock=lambda: now)) as store:
+        assert store.looks.rollback_possible()
+        now += timedelta(days=1, seconds=30)
+        assert not store.looks.rollback_possible()
+
+
+def test_a_new_database_has_no_former_build(current_url: str) -> None:
+    with closing(open_store(current_url)) as store:
+        assert not store.looks.rollback_possible()

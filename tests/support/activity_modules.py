@@ -6,10 +6,12 @@ from importlib import import_module
 from pkgutil import walk_packages
 from types import ModuleType
 
-from crawler_lifecycle import activities
+from crawler_lifecycle import activities, features
 
 
 def activity_modules() -> list[ModuleType]:
-    """Every module of ``crawler_lifecycle.activities`` and its rooms."""
-    found = walk_packages(activities.__path__, f"{activities.__name__}.")
+    """Every module of activities: of the core, and of each feature."""
+    core = walk_packages(activities.__path__, f"{activities.__name__}.")
+    others = walk_packages(features.__path__, f"{features.__name__}.")
+    found = [*core, *(one for one in others if one.name.split(".")[3:4] == ["activities"])]
     return [import_module(one.name) for one in found if not one.ispkg]

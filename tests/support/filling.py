@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+from crawler_lifecycle.features.managers.store.tables import manager
 from crawler_lifecycle.store.engine import open_engine, parse_url
-from crawler_lifecycle.store.managers.tables import manager
 
 #: When the first of these runs was created; each later one came a minute after the one before.
 FILLED_FROM = datetime(2025, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleCal
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.ports.schedules import DueOrder
+from crawler_lifecycle.features.schedules.ports import DueOrder
 
 MINUTE = timedelta(minutes=1)
 

@@ -16,9 +16,8 @@ from unittest import mock
 
 import pytest
 
-from crawler_lifecycle import store
-from crawler_lifecycle.store import head_version, upgrade
 from crawler_lifecycle.store.migrations import schema_version as schema
+from crawler_lifecycle.store.migrations.schema_version import head_version, upgrade
 
 MIGRATIONS = Path(schema.__file__).parent
 VERSION = "0999"
@@ -91,6 +90,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _patched(both: object) -> mock._patch[object]:
-    patch = mock.patch.object(store, "upgrade", both)
+    patch = mock.patch.object(schema, "upgrade", both)
     patch.start()
     return patch

@@ -20,14 +20,14 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
-from crawler_lifecycle.activities.graphs.batches import BatchOrder
 from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
-from crawler_lifecycle.domain.graph.engine import StepEnd
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepSpec, StepState
-from crawler_lifecycle.ports.graphs import Done, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.features.graphs.activities.batches import BatchOrder
+from crawler_lifecycle.features.graphs.domain.commands import GraphResult, GraphSnapshot
+from crawler_lifecycle.features.graphs.domain.engine import StepEnd
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepSpec, StepState
+from crawler_lifecycle.features.graphs.ports import Done, GraphRow, NewGraph, StepRow, StepWork
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 from tests.support.managing import QUICK

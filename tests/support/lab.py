@@ -21,7 +21,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, Worker
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.compose import ROLES, WEBHOOKS, WORKFLOWS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.crawlers.arguments import Argument
@@ -32,11 +31,12 @@ from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Event
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.plugin import plugin

@@ -17,12 +17,12 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
-from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import RunNotFound
-from crawler_lifecycle.domain.managers.manager import (
+from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer, CycleOrder
+from crawler_lifecycle.features.managers.domain.manager import (
     Added,
     Decision,
     Facts,
@@ -36,7 +36,7 @@ from crawler_lifecycle.domain.managers.manager import (
     SourceItem,
     manager_workflow_id,
 )
-from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
 from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 
 #: A crawler whose run is looked at without waiting.

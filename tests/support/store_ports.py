@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 
 PORTS = {name: kind for name, kind in typing.get_type_hints(Store).items() if name != "database"}
 
@@ -16,11 +16,13 @@ S = TypeVar("S", bound=Store)
 
 
 def methods() -> dict[str, Callable[..., Any]]:
-    """Every method of every port, by its name."""
+    """Every method of every port, by its name. What their common base declares, two ports may have, each its own."""
     found: dict[str, Callable[..., Any]] = {}
     for port in PORTS.values():
         mine = dict(inspect.getmembers(port, lambda one: inspect.isfunction(one) and one.__name__[0] not in "_<"))
-        assert not found.keys() & mine.keys(), "two ports have a method of one name"
+        based = {name for base in port.__mro__[1:] for name in vars(base)}
+        twice = {name for name in found.keys() & mine.keys() - based if found[name] is not mine[name]}
+        assert not twice, "two ports have a method of one name"
         found |= mine
     return found
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from crawler_lifecycle.activities.look_step import Recorder
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.ports.cluster import Observer
+from crawler_lifecycle.ports.cluster import Changed, Observer
 from crawler_lifecycle.ports.looks import ObserverHealth
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.worker.wake_ups import Waker
+from crawler_lifecycle.worker.recording import Recording
 from tests.support.fakes.observer import FakeObserver
 from tests.support.lab import Lab
 
-Changed = Callable[[int, datetime], None]
+Tasks = frozenset[tuple[int, int]] | None
 
 MODES = ("off", "on", "duplicated", "late", "wrong run", "storm")
 LATE_S = 0.7
@@ -36,7 +37,7 @@ class Unruly:
     def watch(self, changed: Changed, over: threading.Event) -> None:
         if self.mode == "storm":
             threading.Thread(target=self._storm, args=(changed, over), daemon=True).start()
-        self.seeing.watch(lambda run_id, at: self._tell(changed, run_id, at), over)
+        self.seeing.watch(lambda run_id, at, tasks: self._tell(changed, run_id, at, tasks), over)
         for timer in self.timers:
             timer.cancel()
             timer.join()
@@ -44,32 +45,34 @@ class Unruly:
     def health(self) -> ObserverHealth:
         return self.seeing.health()
 
-    def _tell(self, changed: Changed, run_id: int, at: datetime) -> None:
+    def _tell(self, changed: Changed, run_id: int, at: datetime, tasks: Tasks) -> None:
         if self.mode == "late":
-            timer = threading.Timer(LATE_S, changed, (run_id, at))
+            timer = threading.Timer(LATE_S, changed, (run_id, at, tasks))
             timer.start()
             self.timers.append(timer)
         elif self.mode == "wrong run":
             for other in {*NOBODYS, *(key[0] for key in self.seeing.cluster.phases())} - {run_id}:
-                changed(other, at)
+                changed(other, at, tasks)
         else:
             for _ in range(3 if self.mode == "duplicated" else 1):
-                changed(run_id, at)
+                changed(run_id, at, tasks)
 
     def _storm(self, changed: Changed, over: threading.Event) -> None:
         chosen = random.Random(1)
         while not over.wait(0.005):
             known = [key[0] for key in self.seeing.cluster.phases()]
-            changed(chosen.choice([*known, *NOBODYS]), datetime.now(UTC))
+            changed(chosen.choice([*known, *NOBODYS]), datetime.now(UTC), None)
 
 
 @asynccontextmanager
-async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Waker]]:
+async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Recording]]:
     """The wakers of this mode at work; none when it is ``off``, two that know nothing of each other when duplicated."""
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
     observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]
-    wakers = [Waker(observer, lab.store.wake_ups, Workflows(lab.client).look_now) for observer in observers]
+    recorder = Recorder(lab.store.looks, lab.store.retries, lab.cluster, lab.parts.policies)
+    notify = Workflows(lab.client).look_recorded
+    wakers = [Recording(observer, lab.store.wake_ups, recorder, notify) for observer in observers]
     async with Beside() as beside:
         for waker in wakers:
             beside.start(waker.run())

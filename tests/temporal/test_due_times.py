@@ -20,12 +20,13 @@ from sqlalchemy import select, update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.due import PREVIOUS_LIVE
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id, temporal_schedule_id
-from crawler_lifecycle.ports.schedules import DueOrder, DueRow
+from crawler_lifecycle.domain.due_ids import due_request_id, temporal_schedule_id
+from crawler_lifecycle.features.schedules.activities import PREVIOUS_LIVE
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec
+from crawler_lifecycle.features.schedules.ports import DueOrder, DueRow
+from crawler_lifecycle.features.schedules.temporal import ScheduleKeeper
 from crawler_lifecycle.store.runs.tables import run_history
-from crawler_lifecycle.temporal.schedules import ScheduleKeeper
 from tests.activities.world import World
 from tests.support.firing import MINUTE, FiringTemporal
 
@@ -77,7 +78,7 @@ class Play:
 
     async def put(self, name: str, **fields: Any) -> None:
         spec = ScheduleSpec(**{"run": {"crawler": "books"}, "cron": CRON, "time_zone": self.zone, **fields})
-        self.w.store.schedules.put_schedule(name, spec.document(), "ann")
+        self.w.store.schedules.put(name, spec.document(), "ann")
         await self.told(name)
 
     async def told(self, name: str) -> None:
@@ -134,7 +135,7 @@ class Play:
                     self.spans[run_id] = (self.spans[run_id][0], self.w.now)
 
     def lines(self, name: str) -> list[DueRow]:
-        row = self.w.store.schedules.get_schedule(name)
+        row = self.w.store.schedules.get(name)
         assert row is not None
         return self.w.store.schedules.list_due(row.schedule_id, limit=1000)[::-1]
 
@@ -172,7 +173,7 @@ async def test_each_due_time_has_one_line_and_at_most_one_run(
     while w.now < play.end:
         await play.minute()
         if w.now.replace(second=0) in (pause, resume):
-            w.store.schedules.pause_schedule("paused", "a migration" if w.now == pause else None)
+            w.store.schedules.pause("paused", "a migration" if w.now == pause else None)
             await play.told("paused")
         if w.now == put:
             await play.put("changed", overlap=Overlap.ALLOW, cron=OTHER_CRON, catch_up_s=7200)

@@ -13,11 +13,11 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.common import RawValue
 from temporalio.worker import _workflow_instance
 
+from crawler_lifecycle.features.graphs.workflows.graph_state import ANSWERED_MAX, GraphInbox
+from crawler_lifecycle.features.managers.workflows.manager_state import ManagerInbox
 from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.temporal.floods import FEW, thinned
 from crawler_lifecycle.temporal.plugin import plugin
-from crawler_lifecycle.workflows.plans.graph_state import ANSWERED_MAX, GraphInbox
-from crawler_lifecycle.workflows.plans.manager_state import ManagerInbox
 from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

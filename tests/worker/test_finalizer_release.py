@@ -20,7 +20,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.worker import finalizer_release
 from crawler_lifecycle.worker.finalizer_release import Releaser, releasable
 from tests.support.run_refs import run_ref
-from tests.worker.test_wake_ups import until
+from tests.worker.test_recording import until
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -15,12 +15,13 @@ from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.graph.commands import GraphResult
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.values import decode, unpacked
-from crawler_lifecycle.ports.graphs import NewGraph
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.features.graphs.domain.commands import GraphResult
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.ports import NewGraph
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import open_store
 from tests.plans.plans_support import module
 from tests.support.temporal import temporal_server
 from tests.worker.test_worker_process import WorkerProcess

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.store.audits.reads import OverdueStore
-from crawler_lifecycle.worker.overdue_looks import FAILED_MAX, Overdue
+from crawler_lifecycle.worker.overdue_looks import FAILED_MAX, STARTS_MAX, Overdue
 from tests.support.run_refs import run_ref
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -56,3 +57,20 @@ def test_runs_in_trouble_hold_up_no_other(odd: int) -> None:
         with contextlib.suppress(TemporalUnavailable):
             asyncio.run(search.turn())
     assert seen == {odd + 1, odd + 2, odd + 3}
+
+
+def test_starts_that_wait_for_long_are_put_first_some_in_each_turn() -> None:
+    first: list[str] = []
+    store = Store(STARTS_MAX + 5)
+    owned, *others = store.runs
+    store.runs = [replace(owned, owner_run_id="chain"), *(replace(run, planned=False) for run in others)]
+
+    async def begin(workflow_id: str) -> None:
+        first.append(workflow_id)
+
+    async def wake(workflow_id: str) -> bool:
+        raise AssertionError(workflow_id)
+
+    search = Overdue(cast(OverdueStore, store), lambda run: None, wake, clock=lambda: NOW, begin=begin)
+    asyncio.run(search.turn())
+    assert first == [f"crawl/books/{run.run_id}" for run in others[:STARTS_MAX]]

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from crawler_lifecycle.domain import names
 from crawler_lifecycle.worker import polling
 from crawler_lifecycle.worker.polling import Lag, Polling, WorkflowSlots
 
@@ -37,17 +36,10 @@ async def waits(slots: WorkflowSlots, sticky: bool) -> bool:
     return waited
 
 
-def after(kind: str, lag: Lag) -> WorkflowSlots:
-    """Slots of a worker whose shared queue brought a workflow of this kind last, and its cache then a run."""
-    slots = WorkflowSlots(lag)
-    for workflow_type, is_sticky in ((kind, False), (names.LIFECYCLE_WORKFLOW, True)):
-        slots.mark_slot_used(of(None, SimpleNamespace(workflow_type=workflow_type, is_sticky=is_sticky)))
-    return slots
-
-
-async def pauses(lag: Lag, sticky: bool = False, kind: str = names.LIFECYCLE_WORKFLOW) -> bool:
-    """Whether the next poll waits although every slot is free."""
-    return await waits(after(kind, lag), sticky)
+async def pauses(lag: Lag, sticky: bool = False) -> bool:
+    """Whether the next poll waits although every slot is free, after a run has begun."""
+    lag.note(waited(0, polling.BEGINNING))
+    return await waits(WorkflowSlots(lag), sticky)
 
 
 async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
@@ -67,9 +59,10 @@ async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
     await asyncio.gather(*starts, return_exceptions=True)
 
 
-def waited(seconds: float) -> Any:
+def waited(seconds: float, activity_type: str = "sync_statuses") -> Any:
     """An activity that began so long after it was scheduled."""
-    return SimpleNamespace(started_time=NOW + timedelta(seconds=seconds), current_attempt_scheduled_time=NOW)
+    times = {"started_time": NOW + timedelta(seconds=seconds), "current_attempt_scheduled_time": NOW}
+    return SimpleNamespace(activity_type=activity_type, **times)
 
 
 async def test_starts_pause_while_steps_wait_in_temporals_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +73,11 @@ async def test_starts_pause_while_steps_wait_in_temporals_queue(monkeypatch: pyt
         lag.note(waited(0.5))
     assert await pauses(lag)
     assert not await pauses(lag, sticky=True)
-    assert not await pauses(lag, kind=names.DUE_WORKFLOW)
     for _ in range(40):
         lag.note(waited(0))  # with the answer to a step
     assert await pauses(lag)
-    start = asyncio.create_task(after(names.LIFECYCLE_WORKFLOW, lag).reserve_slot(polls(False)))
+    lag.note(waited(0, polling.BEGINNING))
+    start = asyncio.create_task(WorkflowSlots(lag).reserve_slot(polls(False)))
     await asyncio.sleep(0)
     for _ in range(40):
         lag.note(waited(0.01))
@@ -92,12 +85,24 @@ async def test_starts_pause_while_steps_wait_in_temporals_queue(monkeypatch: pyt
         assert await start
 
 
+async def test_steps_of_begun_runs_that_left_the_cache_do_not_pause() -> None:
+    lag = Lag()
+    for _ in range(40):
+        lag.note(waited(0.5))
+    slots = WorkflowSlots(lag)
+    assert not await waits(slots, sticky=False), "no run has begun"
+    lag.note(waited(0.5, polling.BEGINNING))
+    assert await waits(slots, sticky=False)
+    assert not await waits(slots, sticky=False), "one pause for each run that begins"
+
+
 async def test_a_start_pauses_for_a_limited_time() -> None:
     lag = Lag()
     for _ in range(40):
         lag.note(waited(0.5))
     async with asyncio.timeout(60):
-        assert await after(names.LIFECYCLE_WORKFLOW, lag).reserve_slot(polls(False))
+        lag.note(waited(0.5, polling.BEGINNING))
+        assert await WorkflowSlots(lag).reserve_slot(polls(False))
 
 
 async def test_what_waited_through_an_outage_is_soon_forgotten() -> None:

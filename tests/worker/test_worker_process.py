@@ -23,16 +23,14 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, Remov
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle import sqlite_files
-from crawler_lifecycle.cli.main import main
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, SEARCH_ATTRIBUTES
 from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.store import upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.worker.process import check_roles
 from crawler_lifecycle.workflows.policies import POLICIES
-from tests.support.forked import forked
 from tests.support.lab import laboratory
 from tests.support.temporal import temporal_server
 
@@ -54,8 +52,12 @@ def environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
 
 def refused(folder: Path, *words: str, **settings: str) -> tuple[int, str]:
     """Exit code of a worker that does not start, and what it says."""
-    env = environment(folder, processes.free_port(), **settings)
-    done = forked(lambda: main(["worker", *words]), env=env, folder=Path(__file__).parents[2])
+    env, command = (
+        environment(folder, processes.free_port(), **settings),
+        [sys.executable, "-m", "crawler_lifecycle.cli"],
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([*command, "worker", *words], env=env, cwd=root, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stderr
 
 

@@ -26,8 +26,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
-from crawler_lifecycle.domain.managers.manager import AddJobs
 from crawler_lifecycle.domain.run import AddTasks, RunRequest, RunSnapshot, StopRequest
+from crawler_lifecycle.features.managers.domain.manager import AddJobs
 from crawler_lifecycle.workflows.audit import AuditOrder
 from tests.contracts.store.graphing import chain, step
 from tests.support.examples import examples
@@ -118,7 +118,7 @@ async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
     real_lab: Lab, steps: list[tuple[str, str, list[Any]]]
 ) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
-    number = real_lab.store.managers.list_managers(limit=1)
+    number = real_lab.store.managers.newest(limit=1)
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
     row = m.reserve(f"flow {number[0].manager_id if number else 0}")
     async with m.plans():
@@ -143,7 +143,7 @@ async def test_whatever_is_sent_a_graph_keeps_its_steps_and_stops(
 ) -> None:
     g = graph_lab(real_lab)
     g.functions.held = {path: threading.Event() for path in ("s0", "long")}
-    key = f"graph {len(real_lab.store.graphs.list_graphs())}"
+    key = f"graph {len(real_lab.store.graphs.newest())}"
     async with g.working():
         handle = await g.start([*chain(3), step("long", timeout_s=600)], key)
         await real_lab.until(lambda: sum(g.functions.calls.values()) == 2)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.features.managers.workflows.manager_state import ManagerInbox
 from crawler_lifecycle.workflows.calls import Interrupted
-from crawler_lifecycle.workflows.plans.manager_state import ManagerInbox
 from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,13 +10,14 @@ from temporalio.client import WorkflowExecutionStatus
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import SAID_MAX, travels
-from crawler_lifecycle.domain.graph.checks import check_key
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
-from crawler_lifecycle.domain.managers.manager import FLOW_ID_MAX, NAME_MAX
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.ports.schedules import DueOrder
+from crawler_lifecycle.features.graphs.domain.checks import check_key
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
+from crawler_lifecycle.features.managers.domain.manager import FLOW_ID_MAX, NAME_MAX
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.graphing import graph_lab
@@ -96,8 +97,8 @@ async def test_of_what_a_schedule_begins(real_lab: Lab) -> None:
     run = {"crawler": "books", "requested_by": LONG, "flow_id": LONG, "tags": TAGS, "limits": {"start_check_s": 0.1}}
     spec = ScheduleSpec(run=run, every_s=10)
     at = datetime.fromtimestamp(at.timestamp() // 10 * 10, UTC)
-    real_lab.store.schedules.put_schedule(name, spec.document(), LONG)
-    row = real_lab.store.schedules.get_schedule(name)
+    real_lab.store.schedules.put(name, spec.document(), LONG)
+    row = real_lab.store.schedules.get(name)
     await Workflows(real_lab.client).start_due(DueOrder(name, at, row.revision))
     due = real_lab.client.get_workflow_handle(due_workflow_id(name, at))
     assert await due.result() == "started"

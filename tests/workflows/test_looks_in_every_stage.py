@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -235,3 +236,26 @@ async def test_a_resumed_run_is_looked_at_while_its_tasks_wait(lab: Lab) -> None
     result = await lab.ended(again)
     assert result.tasks == {"SUCCEEDED": 2}
     assert lags(lab, 1)[1] < RUNG_S
+
+
+async def test_overdue_polls_of_a_run_never_pile_up(lab: Lab) -> None:
+    """However many intervals pass without an answer of the cluster: one poll makes up for them, and then all go on."""
+    look, away = lab.cluster.look, list[datetime]()
+
+    def answers(*about: Any) -> Any:
+        if lab.store.runs.get_run(1).verified_at is not None:
+            away.append(workflow_clock())
+            if (away[-1] - away[0]).total_seconds() < HOUR:
+                raise ClusterUnavailable("503")
+        return look(*about)
+
+    lab.cluster.look = answers  # type: ignore[method-assign]
+    lab.cluster.behaviour = Behaviour(executes=1.5 * HOUR)
+    handle = await lab.start({"crawler": "books", "poll_minutes": [5]})
+    assert (await lab.ended(handle)).status == "COMPLETED"
+    named = [(e, e.activity_task_scheduled_event_attributes) for e in (await handle.fetch_history()).events]
+    polls = [e.event_time.ToSeconds() for e, one in named if one.activity_type.name == "get_history_statuses_to_sync"]
+    gaps = sorted(later - earlier for earlier, later in itertools.pairwise(polls))
+    assert gaps[-1] >= HOUR
+    assert gaps[0] >= 299
+    assert len(gaps) <= 8

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import pytest
+
 from crawler_lifecycle.domain.names import QUEUE_CLUSTER, QUEUE_CONTROL, QUEUE_MAIN
-from crawler_lifecycle.workflows.policies import config
+from crawler_lifecycle.workflows.policies import LATER, POLLS, config
+from tests.support.fakes.cluster import Behaviour
+from tests.support.lab import Lab
 
 
-def _turn(name: str, queue: str) -> int:
-    options = config(name)
+def _turn(name: str, queue: str, *, planned: bool = False) -> int:
+    options = config(name, planned=planned)
     assert options["task_queue"] == queue, name
     turn = options["priority"].priority_key
     assert turn is not None, name  # it would be the workflow's
     return turn
 
 
-def test_a_stop_comes_before_a_look_and_a_look_before_a_start() -> None:
-    look, begun = _turn("get_active_running_tasks", QUEUE_MAIN), _turn("add_workflow_id", QUEUE_MAIN)
-    assert look < begun < _turn("create_history_id", QUEUE_MAIN)
-    assert _turn("get_history_statuses_to_sync", QUEUE_CLUSTER) < _turn("run_onetime_crawler", QUEUE_CLUSTER)
+def test_a_stop_comes_before_a_change_and_a_change_before_starts_and_planned_polls() -> None:
+    change, start = _turn("sync_statuses", QUEUE_MAIN), _turn("create_history_id", QUEUE_MAIN)
+    assert change == _turn("get_active_running_tasks", QUEUE_MAIN) == _turn("add_workflow_id", QUEUE_MAIN) < start
+    assert _turn("get_history_statuses_to_sync", QUEUE_CLUSTER) < _turn("run_onetime_crawler", QUEUE_CLUSTER) == start
     # On the control queue there are looks of stopped runs as well.
     for name in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod", "record_graph_stop"):
-        assert _turn(name, QUEUE_CONTROL) < look
+        assert _turn(name, QUEUE_CONTROL) < change
+
+
+def test_planned_polls_come_before_no_start() -> None:
+    """With the same priority they are served as they come, and by turns where the server knows fairness keys."""
+    for name, queue, start in (
+        ("get_active_running_tasks", QUEUE_MAIN, "create_history_id"),
+        ("get_history_statuses_to_sync", QUEUE_CLUSTER, "get_main_job_status"),
+    ):
+        assert _turn(name, queue, planned=True) == _turn(start, queue)
+        assert config(name, planned=True)["priority"].fairness_key == POLLS
+        assert config(start)["priority"].fairness_key is None, "that of the workflow: its crawler"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.troubles
+async def test_a_planned_poll_waits_and_one_after_a_change_does_not(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=100)
+    handle = await lab.start({"crawler": "books", "poll_minutes": [0.5]})
+    await lab.until(lambda: lab.cluster.calls["look"] > 1)
+    await handle.signal("look_now")
+    assert (await lab.ended(handle)).status == "COMPLETED"
+    summaries: dict[str, set[int]] = {"look": set(), "wake": set()}
+    for event in (await handle.fetch_history()).events:
+        about = event.activity_task_scheduled_event_attributes
+        if about.activity_type.name == "get_history_statuses_to_sync":
+            text = event.user_metadata.summary.data.decode()
+            summaries["wake" if "(wake)" in text else "look"].add(about.priority.priority_key)
+    assert summaries == {"look": {LATER}, "wake": {3}}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.graphs.graphs import crawl_request
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.manager import AddJobs
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
+from crawler_lifecycle.features.graphs.activities.graphs import crawl_request
+from crawler_lifecycle.features.managers.domain.manager import AddJobs
 from crawler_lifecycle.workflows.requests import ERRORS_MAX, read_input, read_update
 
 

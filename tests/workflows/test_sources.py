@@ -16,11 +16,20 @@ import pytest
 from crawler_lifecycle import workflows
 from crawler_lifecycle.compose import WORKFLOWS
 
-SOURCES = sorted(Path(workflows.__file__).parent.rglob("*.py"))
+HOUSE = Path(workflows.__file__).parent.parent
+FEATURES = sorted(path.parent.name for path in (HOUSE / "features").glob("*/__init__.py"))
+#: Those of the core, and those of each feature: a room, or one module.
+SOURCES = sorted([
+    *(HOUSE / "workflows").rglob("*.py"),
+    *(HOUSE / "features").glob("*/workflows/*.py"),
+    *(HOUSE / "features").glob("*/workflows.py"),
+])  # fmt: skip
 
 #: Whole modules that a workflow may import. Of the others only these names.
 WHOLE = ("collections.abc", "contextlib", "dataclasses", "functools", "typing", "pydantic", "temporalio")
-OURS = tuple(f"crawler_lifecycle.{room}" for room in ("domain", "ports", "activities", "workflows"))
+ROOMS = ("domain", "ports", "activities", "workflows")
+PLACES = ("crawler_lifecycle", *(f"crawler_lifecycle.features.{name}" for name in FEATURES))
+OURS = tuple(f"{place}.{room}" for place in PLACES for room in ROOMS)
 NAMES = {
     "__future__": {"annotations"},
     "asyncio": {"CancelledError", "Task", "create_task", "gather"},
@@ -65,6 +74,10 @@ def _refused(node: ast.AST, shared: set[str]) -> Iterator[str]:
                 whole = _below(f"{module}.{name.name}", (*WHOLE, *OURS)) or _below(str(module), (*WHOLE, *OURS))
                 if (not whole and name.name not in NAMES.get(str(module), ())) or name.name in UNSAFE:
                     yield f"from {module} import {name.name}"
+        case ast.ImportFrom(module=module, names=names, level=level) if level > 1:
+            for name in names:
+                if str(module or name.name).split(".")[0] not in ROOMS:
+                    yield f"from {'.' * level}{module or ''} import {name.name}"
         case ast.Attribute(value=ast.Name(id=module), attr=attr) if module in NAMES and module != "datetime":
             if attr not in NAMES[module]:
                 yield f"{module}.{attr}"
@@ -135,6 +148,7 @@ def test_every_workflow_is_among_what_is_read_here() -> None:
         ("import importlib", "import importlib"),
         ("json = __import__('json')", "the function __import__"),
         ("from crawler_lifecycle.store import open_store", "from crawler_lifecycle.store import open_store"),
+        ("from ..store import GraphStore", "from ..store import GraphStore"),
         ("from temporalio import workflow\nwith workflow.unsafe.sandbox_unrestricted(): pass", "workflow.unsafe"),
         ("from temporalio.workflow import unsafe", "from temporalio.workflow import unsafe"),
         # what workflows share

@@ -18,9 +18,24 @@ from pathlib import Path
 import pymysql
 
 from tests.kubernetes.cluster.binaries import NoBinaries
-from tools.faults.faults import Faults, storm
-from tools.faults.load import MOST, TASKS, Load, Sampler
-from tools.faults.oracle import ENDED, OVER, SETTLE_S, Evidence, Run, Task, figure, judge, table
+from tools.faults.faults import LONG_KINDS, Faults, storm
+from tools.faults.load import AGE, MOST, TASKS, Load, Sampler
+from tools.faults.oracle import (
+    ENDED,
+    OVER,
+    SETTLE_S,
+    Evidence,
+    Figure,
+    Run,
+    Task,
+    doubled,
+    figure,
+    judge,
+    lost,
+    verdicts,
+)
+from tools.faults.scrapyd import Scrapyd, program
+from tools.faults.table import lines, save
 from tools.faults.world import SLOTS, World
 from tools.soak.journal import read_journals
 
@@ -66,7 +81,11 @@ def settle(world: World, patience: float) -> list[str]:
 def gather(world: World, evidence: Evidence) -> None:
     """Read what is on record, in journals, in the archive and at the sink."""
     sql = world.record
-    evidence.runs = [Run(*row) for row in sql("SELECT run_id, request_id, status, outcome, attempt FROM run_history")]
+    runs = sql("SELECT run_id, request_id, status, outcome, attempt, ended_at FROM run_history")
+    evidence.runs = [
+        Run(run_id, key, status, outcome, attempt, at.replace(tzinfo=UTC).timestamp() if at else 0.0)
+        for run_id, key, status, outcome, attempt, at in runs
+    ]
     rows = sql(TASKS.replace("status", "status, outcome"))
     evidence.tasks = [Task((r, i, a), status, outcome) for r, i, a, status, outcome in rows]
     evidence.exports = [(*row,) for row in sql("SELECT run_id, attempt, status, url FROM export_record")]
@@ -88,11 +107,36 @@ def gather(world: World, evidence: Evidence) -> None:
     evidence.processes = read_journals(world.journals)
 
 
-def play(world: World, seeds: range, chosen: argparse.Namespace, patience: float) -> Evidence:
-    """The load under faults, one seed after the other, the time to settle, and all that is known of it."""
-    load, sampler = Load(world, seeds[0], chosen.pace, chosen.most), Sampler(world)
-    faults = Faults(world, seeds[0], chosen.only, chosen.restore)
+class Beside:
+    """scrapyd in the same play, where somebody asks for it."""
+
+    def __init__(self, world: World) -> None:
+        self.scrapyd = Scrapyd(world)
+        self.scrapyd.begin()
+        self.sampler = Sampler(self.scrapyd.record, self.scrapyd.journals)
+        self.sampler.start()
+
+    def figure(self, evidence: Evidence) -> Figure:
+        """What it says against what its crawlers did, under the same faults."""
+        self.sampler.stop()
+        mine = self.scrapyd.end()
+        mine.seen, mine.faults = self.sampler.untrue, evidence.faults
+        return figure(mine)
+
+
+def play(world: World, seeds: range, chosen: argparse.Namespace, patience: float) -> tuple[Evidence, Figure]:
+    """The load under faults, one seed after the other, the time to settle, and all that is known of it; and the figure
+    of scrapyd beside it."""
+    away = 60 * chosen.away
+    load = Load(world, seeds[0], chosen.pace, chosen.most, away)
+    sampler = Sampler(lambda: world.record(TASKS), world.journals)
+    sampler.age = lambda: world.record(AGE)
+    faults = Faults(world, seeds[0], chosen.only, chosen.restore, away)
+    beside = Beside(world) if chosen.scrapyd else None
+    if beside:
+        load.beside = beside.scrapyd.want
     sampler.start()
+    storm(world, chosen.calm, load.turn)
     for seed in seeds:
         world.say(f"seed {seed}")
         load.dice = random.Random(f"load {seed}")
@@ -104,17 +148,22 @@ def play(world: World, seeds: range, chosen: argparse.Namespace, patience: float
     world.say("the faults are over")
     load.finish()
     open_yet = settle(world, patience)
+    if beside:
+        end = time.monotonic() + SETTLE_S
+        while beside.scrapyd.busy() and time.monotonic() < end:
+            storm(world, 1)
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=open_yet, patience=patience)
-    world.say(f"settled; {sampler.samples} samples, {sampler.unread} while the database was away")
+    world.say(f"settled; {sampler.samples} questions, {sampler.unread} in vain; load average up to {sampler.load:.1f}")
     sampler.stop()
     gather(world, evidence)
     world.dump(world.folder / "record.sql")
-    evidence.asks, evidence.seen = load.asks, sampler.untrue
+    evidence.asks, evidence.seen, evidence.ages = load.asks, sampler.untrue, sampler.ages
     evidence.wanted, evidence.schedule = load.wanted, load.schedule
+    evidence.prompt = "temporal" if away else ""
     for name in world.ours:  # only the bench kills
         died = [code for _, code in world.parts[name].deaths if code != -signal.SIGKILL]
         evidence.died += [f"{name} ended by itself with {code}" for code in died]
-    return evidence
+    return evidence, beside.figure(evidence) if beside else {}
 
 
 def interrupted(*_: object) -> None:
@@ -128,7 +177,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after the other in the same world")
-    parser.add_argument("--minutes", type=float, default=3.0, help="of all of them")
+    parser.add_argument("--minutes", type=float, help="of all of them; 3 by default, or all that --away takes")
+    away = "minutes for which Temporal is away: frozen, killed, cut off, and frozen while nobody observes the cluster"
+    parser.add_argument("--away", type=float, default=0.0, help=f"{away}. Records may not be late because of it")
+    parser.add_argument("--scrapyd", action="store_true", help="scrapyd beside ours, under the same faults")
+    parser.add_argument("--calm", type=float, default=0.0, help="seconds of the load without a fault, before the first")
+    parser.add_argument("--figures", type=Path, help="a file for the figures, which tools.faults.table reads")
     parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of database'")
     told = "what is put back to a copy, too: the record, or all that Temporal knows"
     parser.add_argument("--restore", default="", choices=("", "database", "postgres"), help=told)
@@ -140,8 +194,11 @@ def main() -> int:
     parser.add_argument("--late", type=float, default=0.0, help="seconds that a record may be late; 20 by default")
     parser.add_argument("--slots", type=int, default=SLOTS, help="of the local cluster: more for a faster pace")
     chosen = parser.parse_args()
+    chosen.minutes = chosen.minutes or (len(LONG_KINDS) * (chosen.away + 0.6) if chosen.away else 3.0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
+    if chosen.scrapyd:
+        program()  # nothing is installed while something is measured
     began = time.time()
 
     def say(text: str) -> None:
@@ -152,14 +209,23 @@ def main() -> int:
             took, seeds = time.time() - began, range(chosen.seed, chosen.seed + chosen.seeds)
             say(f"everything is up after {took:.0f} s, {world.processor():.0f} of processor, in {world.folder}")
             patience = max(1.0, took / UP_S) if chosen.dev else 1.0
-            evidence = play(world, seeds, chosen, patience)
-            evidence.short, folder = chosen.seeds > 1, world.folder
+            evidence, theirs = play(world, seeds, chosen, patience)
+            evidence.short, folder = (chosen.seeds > 1 or chosen.dev) and not chosen.away, world.folder
             evidence.late = chosen.late
             say(f"it took {time.time() - began:.0f} s, {world.processor():.0f} of processor; patience {patience:.1f}")
     except NoBinaries as error:
         sys.exit(str(error))
     wrong = judge(evidence)
-    print("\n".join(table(figure(evidence))))
+    evidence.lost, evidence.doubled = lost(evidence), doubled(evidence)
+    ours = figure(evidence)
+    save(chosen.figures, ours=ours, scrapyd=theirs)
+    for side, rows in (("ours", ours), ("scrapyd", theirs)):
+        if rows:
+            print("\n".join([f"--- {side}", *lines(rows)]))
+    for label, after in verdicts(evidence).items():
+        if after:
+            after.sort()
+            print(f"verdicts after {label}: p50 {after[len(after) // 2]:.1f}, last {after[-1]:.1f} s of {len(after)}")
     asked = Counter(f"{ask.kind} {ask.status}" for ask in evidence.asks)
     print(f"asked: {dict(asked)}")
     print(f"{len(evidence.runs)} runs, {len(evidence.tasks)} tasks, {len(evidence.processes)} processes")

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from tools.faults.oracle import Fault
-from tools.faults.parts import HTTP, children, listens, stat
+from tools.faults.parts import HTTP, Part, children, listens, stat
 from tools.faults.world import OURS, PROXIED, World
 from tools.soak.journal import read_journals
 
@@ -23,6 +23,8 @@ from tools.soak.journal import read_journals
 PATIENCE_S = 40.0
 #: Between two faults, so that most are alone; the rest meets what an earlier one left.
 PAUSE_S = (3.0, 9.0)
+#: Before a long one, so that crawls execute that were begun after the last.
+LONG_PAUSE_S = (25.0, 30.0)
 #: A fault of a short play, beside the dev server; and what such a one waits at the longest until it has met somebody.
 SHORT_S = 6.0
 SERVERS = ("temporal", "postgres", "mariadb", "s3")
@@ -34,6 +36,10 @@ KINDS = {
     "away": ("all of ours",),
     "clock": ("gateway-2", "worker-2"),
 }
+#: Of a play with long faults: Temporal is away for minutes, in the last one without anybody who observes the cluster.
+LONG_KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("long freeze", "long kill", "long black hole", "blind freeze"), ("temporal",)
+)
 
 
 @dataclass
@@ -70,9 +76,11 @@ def storm(world: World, seconds: float, *turns: Callable[[], None]) -> None:
 class Faults:
     """Chooses by seed. The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives."""
 
-    def __init__(self, world: World, seed: int, only: str = "", restore: str = "") -> None:
-        self.world, self.only, self.restore = world, only, restore
-        self.kinds: dict[str, tuple[str, ...]] = KINDS
+    def __init__(self, world: World, seed: int, only: str = "", restore: str = "", away: float = 0.0) -> None:
+        """``away``: seconds for which Temporal is away, in a play of such faults alone."""
+        self.world, self.only, self.restore, self.away = world, only, restore, away
+        self.kinds: dict[str, tuple[str, ...]] = LONG_KINDS if away else KINDS
+        self.pause = LONG_PAUSE_S if away else PAUSE_S
         self.done: list[Fault] = []
         self.kills: set[tuple[int, int]] = set()
         self._now: Strike | None = None
@@ -82,7 +90,7 @@ class Faults:
     def begin(self, seed: int) -> None:
         """From now on by this seed. What an earlier one left in the deck comes first: short ones meet more kinds so."""
         self.dice = random.Random(f"faults {seed}")
-        self._next = time.time() + self.dice.uniform(*PAUSE_S)
+        self._next = time.time() + self.dice.uniform(*self.pause)
 
     def turn(self, begin: bool = True) -> None:
         """Strike when it is time to, end what is over."""
@@ -92,8 +100,10 @@ class Faults:
         elif begin and time.time() > self._next:
             kind, whom = self._draw()
             label = f"{kind} of {whom}"
-            self._now = getattr(self, f"_{kind.replace(' ', '_')}")(label, whom)
-            if self.world.dev:
+            self._now = getattr(self, f"_{kind.removeprefix('long ').replace(' ', '_')}")(label, whom)
+            if self.away:
+                self._now.until = time.time() + self.away
+            elif self.world.dev:
                 self._now.until, self._now.patience = min(self._now.until, time.time() + SHORT_S), SHORT_S
             self.world.say(f"{label}")
 
@@ -105,10 +115,12 @@ class Faults:
         self.done.append(fault)
         told = ", ".join(f"{value:g} {what}" for what, value in strike.did.items() if value) or "NOTHING"
         self.world.say(f"  {strike.label}, {fault.ended - fault.began:.1f} s: {told}")
-        self._next = time.time() + self.dice.uniform(*PAUSE_S)
+        self._next = time.time() + self.dice.uniform(*self.pause)
 
     def finish(self) -> None:
-        """End what is in force."""
+        """End what is in force; a long fault at once."""
+        if self._now is not None and self.away:
+            self._now.until = time.time()
         while self._now is not None:
             self.world.tick()
             self.turn(begin=False)
@@ -117,7 +129,7 @@ class Faults:
     def _draw(self) -> tuple[str, str]:
         """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
         if not self._deck:
-            none = {"postgres", "all of ours", *OURS} - {*self.world.ours} if self.world.dev else ()
+            none = {"postgres", "all of ours", *OURS} - {*self.world.ours} if self.world.dev else set()
             for kind, names in self.kinds.items():
                 if whom := [one for one in names if self.only in f"{kind} of {one}" and one not in none]:
                     self._deck.append((kind, self.dice.choice(whom)))
@@ -198,18 +210,25 @@ class Faults:
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
+    def _alike(self, *whom: str) -> list[Part]:
+        """These parts, and who is compared with ours: what one of ours suffers it suffers, too."""
+        beside = self.world.beside if set(whom) & {*OURS} else []
+        return [self.world.parts[name] for name in (*whom, *beside)]
+
     def _kill(self, label: str, whom: str) -> Strike:
         if whom == "crawler":
             return self._to_crawler(label, signal.SIGKILL, 0.0)
-        part = self.world.parts[whom]
-        dead = part.kill()
-        part.tick()
-        away = self.dice.choice((0.0, 0.0, self.dice.uniform(3, 15)))
-        part.wanted = not away
+        parts = self._alike(whom)
+        dead = sum(part.kill() for part in parts)
+        away = self.away or self.dice.choice((0.0, 0.0, self.dice.uniform(3, 15)))
+        for part in parts:
+            part.tick()
+            part.wanted = not away
 
         def heal() -> None:
-            part.wanted = True
-            part.wait_ready(self.world.tick)
+            for part in parts:
+                part.wanted = True
+                part.wait_ready(self.world.tick)
 
         return Strike(label, time.time() + away, heal, lambda did: did.update({"processes dead": dead}))
 
@@ -217,8 +236,8 @@ class Faults:
         seconds = self.dice.choice((self.dice.uniform(1, 5), self.dice.uniform(8, 20)))
         if whom == "crawler":
             return self._to_crawler(label, signal.SIGSTOP, seconds)
-        part, began = self.world.parts[whom], time.time()
-        pids = [part.pid, *(children(part.pid) if whom == "postgres" else [])]
+        parts, began = self._alike(whom), time.time()
+        pids = [part.pid for part in parts] + (children(parts[0].pid) if whom == "postgres" else [])
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
 
@@ -231,31 +250,62 @@ class Faults:
             for pid in reversed(pids):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-            part.wait_ready(self.world.tick)
+            for part in parts:
+                part.wait_ready(self.world.tick)
 
         strike = Strike(label, began + seconds, heal, count)
         return strike
 
+    def _blind_freeze(self, label: str, whom: str) -> Strike:
+        """Nobody observes the cluster: workers without wake-ups, which are up before it is frozen."""
+        workers = [self.world.parts[name] for name in self.world.ours if name.startswith("worker")]
+
+        def observe(value: bool) -> None:
+            for part in workers:
+                part.env |= {"LIFECYCLE_WORKER__WAKE_UPS": str(value).lower()}
+                part.kill()
+                part.start()
+            for part in workers:
+                part.wait_ready(self.world.tick)
+
+        observe(False)
+        strike = self._freeze(label, whom)
+        thaw = strike.heal
+
+        def heal() -> None:
+            thaw()
+            observe(True)
+
+        strike.heal = heal
+        return strike
+
     def _to_crawler(self, label: str, number: signal.Signals, seconds: float) -> Strike:
-        """To one that lives. It counts when the kernel says so."""
-        live = [c for c in read_journals(self.world.journals) if _lives(c.pid, c.start) and not c.end]
+        """To one that lives, of each side. It counts when the kernel says so."""
+        live = [
+            [c for c in read_journals(journals) if _lives(c.pid, c.start) and not c.end]
+            for journals in (self.world.journals, *self.world.beside.values())
+        ]
         strike = Strike(label, time.time() + seconds, lambda: None, lambda did: None)
-        if not live:
+        if not live[0]:
             self.world.say("  no crawler lives; it waits for one")
             strike.count = lambda did: self._late(strike, number, seconds)
             return strike
-        victim = self.dice.choice(live)
-        self.kills.add((victim.pid, victim.start))
-        os.kill(victim.pid, number)
+        victims = [self.dice.choice(of_one) for of_one in live if of_one]
+        for victim in victims:
+            self.kills.add((victim.pid, victim.start))
+            os.kill(victim.pid, number)
 
         def count(did: dict[str, float]) -> None:
-            found = stat(victim.pid)
-            state = found[0] if found and found[2] == victim.start else "X"
             what = "crawlers dead" if number == signal.SIGKILL else "crawlers stopped"
-            did[what] = max(did.get(what, 0), int(state in "XZT"))
+            states = [found[0] if (found := stat(v.pid)) and found[2] == v.start else "X" for v in victims]
+            did[what] = max(did.get(what, 0), sum(state in "XZT" for state in states))
 
-        strike.count = count
-        strike.heal = lambda: os.kill(victim.pid, signal.SIGCONT) if _lives(victim.pid, victim.start) else None
+        def heal() -> None:
+            for victim in victims:
+                if _lives(victim.pid, victim.start):
+                    os.kill(victim.pid, signal.SIGCONT)
+
+        strike.count, strike.heal = count, heal
         return strike
 
     def _late(self, strike: Strike, number: signal.Signals, seconds: float) -> None:
@@ -265,7 +315,7 @@ class Faults:
 
     def _away(self, label: str, whom: str) -> Strike:
         """Nothing of ours is up for a while, and everything comes back at once."""
-        parts = [self.world.parts[name] for name in self.world.ours]
+        parts = self._alike(*self.world.ours)
         dead = sum(part.kill() for part in parts)
         for part in parts:
             part.tick()

@@ -2,8 +2,8 @@
 
 A real API server with its controllers, and nodes that kwok pretends. Each crawl is there twice: as a plain Job and as a
 run of ours. A naive reader takes the Job's ``status`` through a proxy, and keeps its last word while it hears none.
-Ours is asked over HTTP; its worker has the same proxy. The truth is what the nodes know of their containers, read past
-the proxy; of nodes that were cut off or lost, what the bench did to them.
+Of ours the record is read; its worker has the same proxy. The truth is what the nodes know of their containers, read
+past the proxy before and after both were asked; of nodes that were cut off or lost, what the bench did to them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from tests.kubernetes.cluster.admin import Admin, AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tools.faults.build import available
 from tools.faults.faults import Faults, Strike, storm
-from tools.faults.load import PACE_S, untrue
+from tools.faults.load import PACE_S, TASKS, since, untrue
 from tools.faults.nodes import OURS, PLAIN, SIDES, Nodes, said
-from tools.faults.oracle import ENDED, EVERY_S, SETTLE_S, Evidence, Name, Seen, figure, statuses, table
+from tools.faults.oracle import ENDED, EVERY_S, SETTLE_S, Evidence, Name, Seen, doubled, figure, statuses
 from tools.faults.parts import listens
+from tools.faults.table import lines, save
 from tools.faults.world import World
 from tools.soak.journal import Process
 
@@ -45,6 +46,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("cut off", "loss"), ("nodes",)),
 }
 SECONDS, CODES, STOP_S = (2, 8, 20, 40), (0, 0, 0, 1), 3
+#: Of pods whose containers may execute.
+EXECUTING = "?fieldSelector=status.phase!=Succeeded,status.phase!=Failed"
 IMAGE, CONTAINER = "crawl.test/crawl:1", "crawler"
 QUICK = {"poll_minutes": [0.1], "limits": {"start_check_s": 0.5}, "retries": {"max": 0}}
 
@@ -63,7 +66,8 @@ class Jobs(World):
         self.seen: dict[str, list[Seen]] = {side: [] for side in SIDES}
         self.told: dict[str, dict[Name, str]] = {side: {} for side in SIDES}
         self.asked: dict[str, dict[str, Any]] = {}
-        self.open: set[int] = set()
+        self.began: dict[str, dict[Name, float]] = {side: {} for side in SIDES}
+        """When each crawl was accepted, on both sides."""
         self.unread, self.over = 0, threading.Event()
 
     def begin(self, undo: ExitStack) -> None:
@@ -89,10 +93,9 @@ class Jobs(World):
         self.ours = Stack(self.folder / "ours", crawlers=catalogue, kubernetes=where)
         undo.callback(self.ours.end)
         self.ours.start()
-        self.readers = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._sample)]
-        for reader in self.readers:
-            reader.start()
-            undo.callback(reader.join)
+        self.reader = threading.Thread(target=self._sample, daemon=True)
+        self.reader.start()
+        undo.callback(self.reader.join)
         undo.callback(self.over.set)
 
     def turn(self) -> None:
@@ -106,42 +109,46 @@ class Jobs(World):
             template: dict[str, Any] = {"metadata": {"labels": {"plain": str(self.count)}}, "spec": pod}
             job = {"metadata": template["metadata"] | {"name": f"plain-{self.count}"}}
             self.cluster.admin.post(self.jobs, job | {"spec": {"backoffLimit": 0, "template": template}})
+            self.began[PLAIN][self.count, 0, 1] = time.time()
             self.asked[f"beside-{self.count}"] = {"crawler": f"c{seconds}-{code}", **QUICK}
         for key in list(self.asked):
             with suppress(CommandFailed):
-                self.open.add(int(self.ours.gateway.start(self.asked[key], key)["run_id"]))
+                run_id = int(self.ours.gateway.start(self.asked[key], key)["run_id"])
+                self.began[OURS][run_id, 0, 1] = time.time()
                 del self.asked[key]
 
-    def _listen(self) -> None:
-        """The naive reader: all Jobs, some times a second. What it does not hear leaves its last word as it was."""
-        admin = Admin(self.far, self.cluster.token(), self.cluster.plane.authority.certificate, timeout_s=2)
-        while not self.over.wait(EVERY_S / 2):
-            with suppress(AdminError, OSError, HTTPException, ValueError):
-                for job in admin.get(f"{self.jobs}?labelSelector=plain")["items"]:
-                    self.told[PLAIN][int(job["metadata"]["labels"]["plain"]), 0, 1] = said(job.get("status", {}))
-
     def _sample(self) -> None:
-        """Twice a second what both say, and after that what is true. Keeps what is untrue."""
-        due = time.monotonic()
+        """Twice a second what is true, what both say, and what is true then. Keeps what is untrue."""
+        naive = Admin(self.far, self.cluster.token(), self.cluster.plane.authority.certificate, timeout_s=2)
+        due, last = time.monotonic(), time.time()
         while not self.over.wait(max(0.0, due - time.monotonic())):
             due, at = max(due + EVERY_S, time.monotonic()), time.time()
             try:
-                self._ask()
-                rows = {side: [(*name, word) for name, word in dict(told).items()] for side, told in self.told.items()}
-                now = self.nodes.learn(self.cluster.admin.get(self.pods)["items"], time.time())
-            except (CommandFailed, AdminError, OSError):
+                before = self.learn(EXECUTING)
+                for side, ask in ((OURS, self._record), (PLAIN, lambda: self._statuses(naive))):
+                    with suppress(Exception):  # whoever hears nothing keeps the last word
+                        self.told[side] |= ask()
+                now = self.learn(EXECUTING)
+            except (AdminError, OSError, HTTPException):
                 self.unread += 1
                 continue
             for side, seen in self.seen.items():
-                seen += untrue(at, rows[side], now[side])
+                rows = [(*name, word) for name, word in self.told[side].items()]
+                seen += untrue(at, rows, before[side], now[side], since(last, at))
+            last = at
 
-    def _ask(self) -> None:
-        """What ours says of each task; a run whose tasks have ended is not asked for again."""
-        for run_id in list(self.open):
-            tasks = self.ours.gateway.tasks(run_id)
-            self.told[OURS] |= {(run_id, one["task_index"], one["attempt"]): one["status"] for one in tasks}
-            if tasks and all(one["status"] in ENDED for one in tasks):
-                self.open.discard(run_id)
+    def learn(self, which: str = "") -> dict[str, dict[Name, str]]:
+        """What is true of all containers, or of these and those that are known."""
+        return self.nodes.learn(self.cluster.admin.get(f"{self.pods}{which}")["items"], time.time())
+
+    def _record(self) -> dict[Name, str]:
+        """What is on record of each task of ours."""
+        return {(run_id, index, attempt): status for run_id, index, attempt, status in self.ours.query(TASKS)}
+
+    def _statuses(self, naive: Admin) -> dict[Name, str]:
+        """What all Jobs say."""
+        jobs = naive.get(f"{self.jobs}?labelSelector=plain")["items"]
+        return {(int(job["metadata"]["labels"]["plain"]), 0, 1): said(job.get("status", {})) for job in jobs}
 
 
 class Broken(Faults):
@@ -215,11 +222,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of pod'")
+    parser.add_argument("--calm", type=float, default=0.0, help="seconds of the load without a fault, before the first")
+    parser.add_argument("--figures", type=Path, help="a file for the figures, which tools.faults.table reads")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     world = Jobs(folder := Path(tempfile.mkdtemp(prefix="faults-")), chosen.seed)
     with ExitStack() as undo:
         world.begin(undo)
+        storm(world, chosen.calm, world.turn)
         faults = Broken(world, chosen.seed, chosen.only)
         storm(world, 60 * chosen.minutes, world.turn, faults.turn)
         faults.finish()
@@ -227,15 +237,23 @@ def main() -> int:
         while (left := world.ours.open_runs()) and time.monotonic() < end:
             storm(world, 1)
         storm(world, 3)  # both are asked once more
-        wrong = [f"{reader} died" for reader in world.readers if not reader.is_alive()]
+        world.learn()
+        wrong = [] if world.reader.is_alive() else ["whoever takes samples died"]
     wrong += [f"run {run_id} of ours never ended" for run_id in left]
+    figures = {}
     for side in SIDES:
         boxes = [box for box in world.nodes.boxes.values() if box.side == side]
         ran = [Process(*b.name, 0, 0, 0, 0, {}, b.begun, b.over or b.begun, None, None, []) for b in boxes]
         evidence = Evidence(faults=faults.done, seen=world.seen[side], processes=ran)
         wrong += statuses(evidence) if side == OURS else []
-        print(f"--- {side}, {world.count} crawls; in the end it says {dict(Counter(world.told[side].values()))}")
-        print("\n".join(table(figure(evidence))))
+        said_last, over = world.told[side], {box.name: box.over or box.begun for box in boxes}
+        open_yet = [name for name in world.began[side] if said_last.get(name) not in ENDED]
+        evidence.lost = [over.get(name, world.began[side][name]) for name in open_yet]
+        evidence.doubled = doubled(evidence)
+        figures[side] = figure(evidence)
+        print(f"--- {side}, {world.count} crawls; in the end it says {dict(Counter(said_last.values()))}")
+        print("\n".join(lines(figures[side])))
+    save(chosen.figures, **figures)
     print("\n".join([f"{world.unread} samples were not taken", *(f"WRONG: {text}" for text in wrong)]))
     if not wrong:
         shutil.rmtree(folder, ignore_errors=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -14,10 +16,13 @@ import pymysql
 from tools.faults.oracle import EVERY_S, Ask, Name, Seen
 from tools.faults.parts import stat
 from tools.faults.world import World
-from tools.soak.journal import Process, read_process
+
+Rows = list[tuple[Any, ...]]
 
 #: Somebody who is not answered asks again, for so long.
 ASKS_S = 120.0
+#: Who asks in vain waits for so long at the most.
+GAP_S = 6.0
 PACE_S = 2.0
 #: In a short play, which a busy machine plays beside much else: what it has begun must also end there in time.
 SHORT_PACE_S = 6.0
@@ -25,16 +30,28 @@ SHORT_PACE_S = 6.0
 MOST = 4
 #: A crawl that only a stop ends. All of them are stopped in the end.
 ENDLESS = 3600.0
+#: The longest crawl that ends by itself in a play without long faults.
+USUAL = 40.0
 SCHEDULE, EVERY = "faults", 15
 SCHEDULED = {"run": {"crawler": "soak", "poll_minutes": [0.1]}, "every_s": EVERY, "overlap": "allow", "catch_up_s": 600}
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
+#: Seconds since the oldest last look at a run of ours whose tasks execute.
+AGE = (
+    "SELECT MAX(TIMESTAMPDIFF(MICROSECOND, verified_at, UTC_TIMESTAMP(6))) / 1e6 FROM run_history r "
+    "WHERE request_id LIKE 'faults-%' AND status = 'PROCESSING' AND EXISTS (SELECT 1 FROM task_history t "
+    "WHERE t.run_id = r.run_id AND t.status IN ('PENDING', 'RUNNING'))"
+)
 
 
 class Load:
     """Asks at random moments, by seed. What is asked in vain for too long is on record as unanswered."""
 
-    def __init__(self, world: World, seed: int, pace: float = 0.0, most: int = MOST) -> None:
+    def __init__(self, world: World, seed: int, pace: float = 0.0, most: int = MOST, longest: float = 0.0) -> None:
         self.world, self.dice, self.most = world, random.Random(f"load {seed}"), most
+        self.longest = longest
+        """Seconds of the longest crawls, so that some end late in a long fault. What still executes is stopped."""
+        self.beside: Callable[[dict[str, str]], None] | None = None
+        """Who is asked for each crawl of a start, too."""
         self.pace = pace or (SHORT_PACE_S if world.dev else PACE_S)
         self.asks: list[Ask] = []
         self.runs: dict[int, bool] = {}
@@ -102,16 +119,21 @@ class Load:
     def _start(self) -> None:
         self._count += 1
         tasks = [{"args": self._args()} for _ in range(self.dice.choice((1, 1, 1, 2, self.most)))]
-        endless = any(float(task["args"]["seconds"]) == ENDLESS for task in tasks)
+        endless = any(float(task["args"]["seconds"]) > USUAL for task in tasks)
+        if self.beside:
+            for task in tasks:
+                self.beside(task["args"])
         body: dict[str, Any] = {"crawler": "soak", "tasks": tasks, "poll_minutes": [0.1]}
         body["limits"] = {"start_check_s": self.dice.choice([0.3, 2]), "stop_grace_s": 3}
         self._ask("start", f"faults-{self._count}", "/v1/runs", body, endless=endless)
 
     def _args(self) -> dict[str, str]:
         how = self.dice.choice(["finished"] * 9 + ["exit:1", "exit:4", "signal:11"])
-        seconds = self.dice.choice([self.dice.uniform(0.2, 3), self.dice.uniform(2, 15), self.dice.uniform(10, 40)])
+        seconds = self.dice.choice([self.dice.uniform(0.2, 3), self.dice.uniform(2, 15), self.dice.uniform(10, USUAL)])
         if self.dice.random() < 0.06:
             seconds = ENDLESS
+        elif self.longest and self.dice.random() < 0.7:
+            seconds = self.dice.uniform(USUAL, self.longest)
         return {"seconds": str(round(seconds, 1)), "how": how}
 
     def _manage(self) -> None:
@@ -171,56 +193,81 @@ class Load:
 
 
 class Sampler(threading.Thread):
-    """Twice a second: what the record says of each task, and then what its process is. Keeps what is untrue."""
+    """Twice a second: what each process is, what is said of its task, and what it is then. Keeps what is untrue.
 
-    def __init__(self, world: World) -> None:
+    What changed while somebody was asked is not held against who answered, and a sample stands for the time since the
+    one before: how long it takes to ask, and how busy the machine is, neither adds nor hides a second. Who hears
+    nothing keeps the last word.
+    """
+
+    def __init__(self, record: Callable[[], Rows], journals: Path) -> None:
         super().__init__(name="sampler", daemon=True)
-        self.world = world
+        self.record, self.journals = record, journals
+        self.age: Callable[[], Rows] | None = None
+        """Who says how old the oldest last look is."""
+        self.ages: list[tuple[float, float]] = []
         self.untrue: list[Seen] = []
         self.samples = self.unread = 0
-        self.processes: dict[str, Process] = {}
+        self.load = 0.0
+        """The highest load average of the machine."""
+        self._rows: Rows = []
         self._dead: set[str] = set()
         self._over = threading.Event()
 
     def run(self) -> None:
-        while not self._over.wait(EVERY_S):
-            at = time.time()
-            try:
-                rows = self.world.record(TASKS)
-            except pymysql.err.MySQLError:  # the database is away: there is no record that anybody could read
-                self.unread += 1
-                continue
-            self.samples += 1
-            self.untrue += untrue(at, rows, self._now())
+        due, last = time.monotonic(), time.time()
+        while not self._over.wait(max(0.0, due - time.monotonic())):
+            due, at = max(due + EVERY_S, time.monotonic()), time.time()
+            before = self._now()
+            self._rows = self._heard(self.record) or self._rows
+            self.untrue += untrue(at, self._rows, before, self._now(), since(last, at))
+            for (age,) in self._heard(self.age) if self.age else []:
+                self.ages += [(at, float(age))] if age is not None else []
+            last, self.load = at, max(self.load, os.getloadavg()[0])
+
+    def _heard(self, ask: Callable[[], Rows]) -> Rows:
+        self.samples += 1
+        try:
+            return ask()
+        except pymysql.err.MySQLError:  # there is nobody who could be read
+            self.unread += 1
+            return []
 
     def stop(self) -> None:
         self._over.set()
         self.join()
 
     def _now(self) -> dict[Name, str]:
-        """What each task's process is now; of a task that executed twice, what lives."""
-        for file in self.world.journals.glob("*.jsonl"):
-            if file.name not in self._dead and (process := read_process(file)) is not None:
-                self.processes[file.name] = process
+        """What each task's process is now, by the names of the journals; of a task that executed twice, what lives."""
         found: dict[Name, str] = {}
-        for name, process in self.processes.items():
-            lives = name not in self._dead and lives_now(process)
+        for journal in os.listdir(self.journals):
+            run_id, index, attempt, pid, start = map(int, journal.removesuffix(".jsonl").split("-"))
+            lives = journal not in self._dead and lives_now(pid, start)
             if not lives:
-                self._dead.add(name)
-            if lives or process.name not in found:
-                found[process.name] = "lives" if lives else "over"
+                self._dead.add(journal)
+            if lives or (run_id, index, attempt) not in found:
+                found[run_id, index, attempt] = "lives" if lives else "over"
         return found
 
 
-def lives_now(process: Process) -> bool:
-    found = stat(process.pid)
-    return found is not None and found[2] == process.start and found[0] not in "ZX"
+def lives_now(pid: int, start: int) -> bool:
+    found = stat(pid)
+    return found is not None and found[2] == start and found[0] not in "ZX"
 
 
-def untrue(at: float, rows: list[tuple[Any, ...]], now: dict[Name, str]) -> list[Seen]:
-    """The samples of this moment that are untrue."""
-    seen = (
-        Seen(at, (int(r), int(i), int(a)), str(status), now.get((int(r), int(i), int(a)), "none"))
-        for r, i, a, status in rows
-    )
-    return [one for one in seen if one.untrue]
+def since(last: float, at: float) -> float:
+    """For how long a sample stands. Of a longer time nothing is known."""
+    return min(at - last, GAP_S)
+
+
+def untrue(
+    at: float, rows: Rows, before: dict[Name, str], now: dict[Name, str], seconds: float = EVERY_S
+) -> list[Seen]:
+    """The samples of this moment that are untrue of what processes were before the record was read, and are now."""
+    found = []
+    for run_id, index, attempt, status in rows:
+        name = int(run_id), int(index), int(attempt)
+        first, then = (Seen(at, name, str(status), known.get(name, "none"), seconds) for known in (before, now))
+        if first.untrue and then.untrue:
+            found.append(then)
+    return found

@@ -8,12 +8,14 @@ when which fault was in force, what lies in the archive, and what a sampler saw 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tools.soak.journal import Process, overlaps
 
 Name = tuple[int, int, int]
+#: What a status can be that is untrue: ended on record and alive; alive on record and over; waiting and begun.
+ALIVE, DEAD, WAITING = "ended but alive", "alive but dead", "waits but executes"
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 WAITS, EXECUTES = ("QUEUED", "PENDING"), ("RUNNING", "STOPPING")
 OVER = ("COMPLETED", "FAILED")
@@ -30,6 +32,10 @@ SETTLE_S = 90.0
 #: A deployment that was under way at an accepted stop begins by then; nothing later.
 ON_ITS_WAY_S = 60.0
 EVERY_S = 0.5
+#: The looks of the bench's runs are 6 s apart. Where a fault must not hinder them, the last one is at most so old.
+AGE_S = 6.0 + 15.0
+#: Faults that leave nobody who notices a change: it is found by the next look.
+BLIND = "blind"
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,8 @@ class Seen:
     status: str
     process: str
     """``none``: it never began. ``lives``. ``over``."""
+    seconds: float = EVERY_S
+    """For how long it stands: since the sample before it."""
 
     @property
     def untrue(self) -> str:
@@ -86,6 +94,13 @@ class Seen:
             return "waits but has begun"
         return ""
 
+    @property
+    def column(self) -> str:
+        """The column of the figure for what is untrue here."""
+        if self.status in ENDED:
+            return ALIVE
+        return DEAD if self.process == "over" else WAITING
+
 
 @dataclass(frozen=True)
 class Run:
@@ -94,6 +109,7 @@ class Run:
     status: str
     outcome: str | None
     attempt: int
+    ended: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -144,15 +160,28 @@ class Evidence:
     """How many times as long as on a machine of its own everything may take; a short play measures it."""
     died: list[str] = field(default_factory=list)
     """Processes of ours that ended, and nobody had killed them."""
+    prompt: str = ""
+    """Faults with this in their name excuse no record that is late."""
+    ages: list[tuple[float, float]] = field(default_factory=list)
+    """Of each sample: how old the oldest last look was at a run of the bench that executes."""
+    lost: list[float] = field(default_factory=list)
+    """When what was accepted and has no true end on record was last heard of."""
+    doubled: list[float] = field(default_factory=list)
+    """When something began to execute once more."""
 
     def label(self, at: float) -> str:
         """The fault in whose time a moment lies: the last one that began before it and is not made good yet."""
         found = [one.label for one in self.faults if one.began <= at <= one.ended + AFTER_S]
         return found[-1] if found else "calm"
 
-    def disturbed(self, since: float, until: float) -> float:
-        """Seconds of this time in which a fault was in force or was made good."""
-        spans, last, total = sorted((one.began, one.ended + AFTER_S) for one in self.faults), since, 0.0
+    def must_be_prompt(self, fault: Fault) -> bool:
+        """Whether a record may be late in the time of this fault as little as without one."""
+        return bool(self.prompt) and self.prompt in fault.label
+
+    def disturbed(self, since: float, until: float, for_records: bool = False) -> float:
+        """Seconds of this time in which a fault, or one that excuses ``for_records``, was in force or was made good."""
+        excuses = [one for one in self.faults if not (for_records and self.must_be_prompt(one))]
+        spans, last, total = sorted((one.began, one.ended + AFTER_S) for one in excuses), since, 0.0
         for begin, end in spans:
             begin, end = max(begin, last), min(end, until)
             if end > begin:
@@ -183,6 +212,7 @@ def judge(evidence: Evidence) -> list[str]:
         *_delivered(evidence),
         *(f"{SETTLE_S * evidence.patience:.0f} s after the faults: {one}" for one in evidence.left),
         *_planned(evidence),
+        *_looked_at(evidence),
         *evidence.died,
     ]
 
@@ -232,6 +262,11 @@ def _once(e: Evidence) -> Iterator[str]:
 
 def _as_told(e: Evidence) -> Iterator[str]:
     """An end that nobody disturbed is the one that the crawler told."""
+    yield from (text for _, text in _told_otherwise(e))
+
+
+def _told_otherwise(e: Evidence) -> Iterator[tuple[Process, str]]:
+    """Each process whose task ended otherwise than it told, and the sentence about it."""
     ends = {task.name: task for task in e.tasks}
     for one in e.processes:
         task = ends.get(one.name)
@@ -252,9 +287,9 @@ def _as_told(e: Evidence) -> Iterator[str]:
             continue
         finished = one.end.get("code") == 0 and one.end.get("reason") == "finished"
         if finished and task.status != "SUCCEEDED":
-            yield f"task {one.name} told that it finished and is {task.status}, {task.outcome}: {one}"
+            yield one, f"task {one.name} told that it finished and is {task.status}, {task.outcome}: {one}"
         if not finished and not one.signals and task.status == "SUCCEEDED":
-            yield f"task {one.name} told that it failed and is {task.status}: {one}"
+            yield one, f"task {one.name} told that it failed and is {task.status}: {one}"
 
 
 def _true(e: Evidence) -> Iterator[str]:
@@ -271,11 +306,14 @@ def _true(e: Evidence) -> Iterator[str]:
         longest, when = 0.0, began
         for at in [*moments[1:], float("inf")]:
             # Nobody can read a database that is away: a gap that faults fill is none.
-            if at - last > 4 * EVERY_S and e.disturbed(last, at) < at - last - EVERY_S:
-                longest, when = max((longest, when), (last - began - e.disturbed(began, last), began))
+            if at - last > 4 * EVERY_S and e.disturbed(last, at, True) < at - last - EVERY_S:
+                longest, when = max((longest, when), (last - began - e.disturbed(began, last, True), began))
                 began = at
             last = at
-        if longest > (e.late or (SHORT_LATE_S if e.short else LATE_S)) * e.patience + (LADDER_S if name in slow else 0):
+        allowed = (e.late or (SHORT_LATE_S if e.short else LATE_S)) * e.patience + (LADDER_S if name in slow else 0)
+        if e.label(when).startswith(BLIND):
+            allowed += AGE_S
+        if longest > allowed:
             yield f"task {name} {how} for {longest:.0f} s without a fault, from {when:.1f} on"
 
 
@@ -371,25 +409,83 @@ def _planned(e: Evidence) -> Iterator[str]:
                 yield f"the line of {at} says {decision}, and its run is {target}"
 
 
-def figure(e: Evidence) -> dict[str, dict[str, float]]:
-    """Untrue status-seconds by fault: of each kind, and for each 1,000 tasks that began or ended in its time."""
+def _looked_at(e: Evidence) -> Iterator[str]:
+    """Faults that must not hinder looks leave none of the bench's runs without one for longer than this."""
+    for fault in filter(e.must_be_prompt, e.faults):
+        # The last look before it may be as old as the interval; what was old for another reason has its own fault.
+        since = fault.began + AGE_S
+        oldest = max((age for at, age in e.ages if since <= at <= fault.ended), default=0.0)
+        if oldest > AGE_S * e.patience:
+            yield f"in the time of {fault.label} the last look at a run was {oldest:.0f} s old"
+
+
+def lost(e: Evidence) -> list[float]:
+    """The last moments of what was accepted and has no true end on record: of starts, and of tasks on record."""
+    keys = {run.key for run in e.runs}
+    found = [a.answered for a in e.asks if a.kind == "start" and a.accepted and a.key not in keys]
+    last = {one.name: one.last for one in e.processes}
+    begun = {ask.run_id: ask.answered for ask in e.asks if ask.kind == "start"}
+    tasks = {t.name: last.get(t.name, begun.get(t.name[0], 0.0)) for t in e.tasks if t.status not in ENDED}
+    tasks |= {one.name: one.last for one, _ in _told_otherwise(e)}
+    return found + list(tasks.values())
+
+
+def doubled(e: Evidence) -> list[float]:
+    """When a task began once more, an index while it executed, or one that had succeeded."""
+    good = {task.name for task in e.tasks if task.status == "SUCCEEDED"}
+    before: dict[tuple[int, int], list[Process]] = defaultdict(list)
+    found = []
+    for one in sorted(e.processes, key=lambda process: process.begin):
+        earlier = before[one.run_id, one.index]
+        if any(other.name == one.name or other.last > one.begin or other.name in good for other in earlier):
+            found.append(one.begin)
+        earlier.append(one)
+    return found
+
+
+def verdicts(e: Evidence) -> dict[str, list[float]]:
+    """By fault that must not hinder records: how long after its end runs had their verdicts that waited for it."""
+    last: dict[int, float] = defaultdict(float)
+    for one in e.processes:
+        last[one.run_id] = max(last[one.run_id], one.last)
+    return {
+        fault.label: [
+            run.ended - fault.ended
+            for run in e.runs
+            if fault.began < last[run.run_id] < fault.ended < run.ended < fault.ended + SETTLE_S
+        ]
+        for fault in filter(e.must_be_prompt, e.faults)
+    }
+
+
+Figure = dict[str, dict[str, float]]
+
+
+def figure(e: Evidence) -> Figure:
+    """By fault: tasks that began or ended in its time, untrue status-seconds and tasks of each kind, what was lost or
+    doubled, the longest time for which one status was untrue, and how old a last look was."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for one in e.processes:
         for label in {e.label(one.begin), e.label(one.last)}:
             found[label]["tasks"] += 1
+    whom: dict[tuple[str, str, Name], float] = defaultdict(float)
     for seen in e.seen:
-        row = found[e.label(seen.at)]
-        row[seen.untrue] += EVERY_S
-        row["untrue"] += EVERY_S
-    for row in found.values():
-        row["per 1,000"] = 1000 * row["untrue"] / row["tasks"] if row["tasks"] else 0.0
+        whom[e.label(seen.at), seen.column, seen.name] += seen.seconds
+    for (label, column, _), seconds in whom.items():
+        row = found[label]
+        row["untrue"] += seconds
+        row[column] += seconds
+        row[f"{column}, tasks"] += 1
+        row["longest"] = max(row["longest"], seconds)
+    for column, moments in (("lost", e.lost), ("doubled", e.doubled)):
+        for at in moments:
+            found[e.label(at)][column] += 1
+    for at, age in e.ages:
+        row = found[e.label(at)]
+        row["oldest look"] = max(row["oldest look"], age)
     return {label: dict(row) for label, row in found.items()}
 
 
-def table(rows: dict[str, dict[str, float]]) -> Sequence[str]:
-    """The figure, for people."""
-    kinds = ("tasks", "ended but lives", "executes but is over", "waits but has begun", "per 1,000")
-    lines = [f"{'untrue status-seconds in the time of':40} " + " ".join(f"{kind:>21}" for kind in kinds)]
-    return lines + [
-        f"{label:40} " + " ".join(f"{row.get(kind, 0):21.1f}" for kind in kinds) for label, row in sorted(rows.items())
-    ]
+def per_thousand(row: dict[str, float]) -> float:
+    """Untrue status-seconds for 1,000 tasks."""
+    return 1000 * row.get("untrue", 0.0) / row["tasks"] if row.get("tasks") else 0.0

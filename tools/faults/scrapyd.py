@@ -1,22 +1,18 @@
-"""``python -m tools.faults.scrapyd --seed S``: faults that exist for scrapyd, and what its status says against /proc.
+"""scrapyd in the world of the bench, beside ours: the same crawls at the same time, under the same faults.
 
-scrapyd (PyPI) gets a venv of its own beside the programs of the bench. Its jobs are the bench's crawler with the same
-journals, its disk is as small, and who is not answered asks again. Its ``listjobs.json`` is read twice a second as
-anybody reads it: pending, running, finished; an accepted job that it does not list is over, as far as one can tell.
+scrapyd (PyPI) gets a venv of its own beside the programs of the bench. Its jobs are the bench's crawler with journals
+of its own, its files lie on the same small disk, and who is not answered asks again. Its ``listjobs.json`` is read
+twice a second as anybody reads it: pending, running, finished; an accepted job that it does not list is over, as far as
+one can tell. Whoever hears nothing keeps the last word.
 """
 
 from __future__ import annotations
 
-import argparse
-import random
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +20,13 @@ import httpx
 import pymysql
 
 from tests.kubernetes.cluster import binaries
-from tools.faults.faults import Faults, storm
-from tools.faults.load import PACE_S, Sampler
-from tools.faults.oracle import Evidence, figure, table
+from tools.faults.load import USUAL, Rows
+from tools.faults.oracle import Evidence, doubled
 from tools.faults.parts import Part, answers
 from tools.faults.world import SLOTS, SOAK, World
 from tools.soak.journal import read_journals
 
 VERSION = "scrapyd==1.6.0"
-KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(("kill", "freeze"), ("scrapyd", "crawler")) | {
-    "disk full": ("tasks",)
-}
 #: Of a job that is listed twice the last of these counts.
 STATUSES = {"finished": "SUCCEEDED", "pending": "PENDING", "running": "RUNNING"}
 #: What scrapyd calls a runner: it becomes the crawler of the soak, under the same process id.
@@ -62,89 +54,89 @@ def program() -> Path:
     return python
 
 
-class Scrapyd(World):
-    """scrapyd alone, with a small disk. Its jobs are read as the bench reads a record."""
+class Scrapyd:
+    """One scrapyd, asked for jobs, and what it says of them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder, lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True))
-        self.dice, self.next, self.count = random.Random(f"load {seed}"), 0.0, 0
+    def __init__(self, world: World) -> None:
+        self.world, self.count = world, 0
+        self.journals = world.folder / "journals of scrapyd"
+        self.url = f"http://127.0.0.1:{world.port('scrapyd')}"
         self.asked: dict[str, dict[str, Any]] = {}
-        self.accepted: set[str] = set()
+        self.accepted: dict[str, float] = {}
+        """Jobs that it took, and when."""
         self.listed: dict[str, str] = {}
-        self.url = f"http://127.0.0.1:{self.port('scrapyd')}"
+        self._over = threading.Event()
+        self._asker = threading.Thread(target=self._ask, daemon=True)
 
     def begin(self) -> None:
-        (self.folder / "plain.py").write_text(RUNNER)
+        """Start it, and let it suffer what ours suffer."""
+        world = self.world
+        self.journals.mkdir()
+        (world.folder / "plain.py").write_text(RUNNER)
         # Its queue lies beside the small disk, as our database does: see docs/faults.md for what happens otherwise.
-        places = "".join(f"{name}_dir = {self.disk / name}\n" for name in ("logs", "eggs"))
-        places += f"dbs_dir = {self.folder / 'dbs'}\n"
-        options = f"http_port = {self.port('scrapyd')}\nmax_proc = {SLOTS}\nrunner = plain\n"
-        (self.logs / "scrapyd.conf").write_text(f"[scrapyd]\n{options}{places}[settings]\nsoak = none\n")
-        env = self.clean | {"PYTHONPATH": str(self.folder), "FILES": str(self.disk / "files")}
+        places = "".join(f"{name}_dir = {world.disk / name}\n" for name in ("logs", "eggs"))
+        places += f"dbs_dir = {world.folder / 'dbs'}\n"
+        options = f"http_port = {world.port('scrapyd')}\nmax_proc = {SLOTS}\nrunner = plain\n"
+        (world.logs / "scrapyd.conf").write_text(f"[scrapyd]\n{options}{places}[settings]\nsoak = none\n")
+        env = world.clean | {"PYTHONPATH": str(world.folder), "FILES": str(world.disk / "files")}
         words = [str(program()), "-m", "scrapyd"]
-        self.parts["scrapyd"] = Part("scrapyd", words, env, self.logs, answers(f"{self.url}/daemonstatus.json"))
-        self.parts["scrapyd"].start()
-        self.parts["scrapyd"].wait_ready()
+        world.parts["scrapyd"] = Part("scrapyd", words, env, world.logs, answers(f"{self.url}/daemonstatus.json"))
+        world.parts["scrapyd"].start()
+        world.parts["scrapyd"].wait_ready()
+        world.beside["scrapyd"] = self.journals
+        self._asker.start()
 
-    def turn(self) -> None:
-        """Start a job when it is time to, and ask again for those that nobody answered."""
-        if time.time() > self.next:
-            self.next = time.time() + self.dice.expovariate(1 / PACE_S)
+    def want(self, args: dict[str, str]) -> None:
+        """Ask for a job with these arguments until it is accepted; not for one that only a stop ends."""
+        if float(args["seconds"]) <= USUAL:
             self.count += 1
-            seconds = self.dice.choice([self.dice.uniform(0.2, 3), self.dice.uniform(2, 15), self.dice.uniform(10, 40)])
-            args = {"seconds": f"{seconds:.1f}", "how": self.dice.choice(["finished"] * 9 + ["exit:1", "signal:11"])}
             self.asked[str(self.count)] = args | {"journal": str(self.journals), "jobid": str(self.count)}
-        for number in list(self.asked):
-            with suppress(httpx.HTTPError, ValueError):
-                form = {"project": "soak", "spider": "soak", **self.asked[number]}
-                told = httpx.post(f"{self.url}/schedule.json", data=form, timeout=2, trust_env=False).json()
-                if told["status"] == "ok":
-                    self.accepted.add(number)
-                    del self.asked[number]
 
-    def record(self, sql: str, database: str = "") -> list[tuple[Any, ...]]:
+    def _ask(self) -> None:
+        while not self._over.wait(0.2):
+            for number in list(self.asked):
+                with suppress(httpx.HTTPError, ValueError):
+                    form = {"project": "soak", "spider": "soak", **self.asked[number]}
+                    told = httpx.post(f"{self.url}/schedule.json", data=form, timeout=2, trust_env=False).json()
+                    if told["status"] == "ok":
+                        self.accepted[number] = time.time()
+                        del self.asked[number]
+
+    def record(self) -> Rows:
         """Each accepted job with its status, under our words. Raises what the sampler takes for nobody's answer."""
-        known = set(self.accepted)
+        known = list(self.accepted)
         try:
-            told = httpx.get(f"{self.url}/listjobs.json?project=soak", timeout=5, trust_env=False).json()
+            told = httpx.get(f"{self.url}/listjobs.json?project=soak", timeout=2, trust_env=False).json()
             self.listed = {job["id"]: status for name, status in STATUSES.items() for job in told[name]}
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise pymysql.err.OperationalError(str(error)) from error
         return [(int(number), 0, 1, self.listed.get(number, "LOST")) for number in known]
 
+    def busy(self) -> bool:
+        """Whether it lists a job that has not ended; no while it tells nothing."""
+        try:
+            return any(status in ("PENDING", "RUNNING") for *_, status in self.record())
+        except pymysql.err.MySQLError:
+            return False
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.faults.scrapyd", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=2.0)
-    chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    world = Scrapyd(folder := Path(tempfile.mkdtemp(prefix="faults-")), chosen.seed)
-    with ExitStack() as undo:
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        world.make(undo)
-        undo.callback(world._end)
-        world.begin()
-        faults, sampler = Faults(world, chosen.seed), Sampler(world)
-        faults.kinds = KINDS
-        sampler.start()
-        storm(world, 60 * chosen.minutes, world.turn, faults.turn)
-        faults.finish()
-        storm(world, 45)  # the longest job takes 40 s
-        sampler.stop()
-        processes = read_journals(world.journals)
-    print("\n".join(table(figure(Evidence(faults=faults.done, seen=sampler.untrue, processes=processes)))))
-    ran = Counter(str(one.run_id) for one in processes)
-    bad = {str(one.run_id) for one in processes if not one.end or one.end.get("reason") != "finished"}
-    told = {
-        "accepted": len(world.accepted),
-        "never begun": len(world.accepted - ran.keys()),
-        "executed more than once": sum(times > 1 for times in ran.values()),
-        "not listed any more": len(world.accepted - world.listed.keys()),
-        "finished as listed, and killed or failed": sum(world.listed.get(one) == "SUCCEEDED" for one in bad),
-    }
-    print(f"jobs: {told}")
-
-
-if __name__ == "__main__":
-    main()
+    def end(self) -> Evidence:
+        """What is known of its jobs, which it has had the time to end."""
+        self._over.set()
+        self._asker.join()
+        with suppress(pymysql.err.MySQLError):
+            self.record()
+        evidence = Evidence(processes=read_journals(self.journals))
+        last = {str(one.run_id): one.last for one in evidence.processes}
+        lost = [number for number in self.accepted if self.listed.get(number) != "SUCCEEDED"]
+        evidence.lost = [last.get(number, self.accepted[number]) for number in lost]
+        evidence.doubled = doubled(evidence)
+        bad = {str(one.run_id) for one in evidence.processes if not one.end or one.end.get("reason") != "finished"}
+        told = {
+            "accepted": len(self.accepted),
+            "never begun": len(self.accepted.keys() - last.keys()),
+            "not listed any more": len(self.accepted.keys() - self.listed.keys()),
+            "never finished as listed": sum(one in self.listed for one in lost),
+            "finished as listed, and killed or failed": sum(self.listed.get(one) == "SUCCEEDED" for one in bad),
+        }
+        self.world.say(f"jobs of scrapyd: {told}")
+        return evidence

@@ -70,6 +70,8 @@ class World:
         path = f"{Path(sys.executable).parent}:{clean['PATH']}"
         self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
         self._local, self.receiver, self.slots = threading.local(), Receiver(), SLOTS
+        self.beside: dict[str, Path] = {}
+        """Parts that are compared with ours and suffer the same, and the journals of their crawlers."""
 
     # --- life --------------------------------------------------------------------------------------------------------
 

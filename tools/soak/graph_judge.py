@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepKind, StepState
 from crawler_lifecycle.domain.values import of_json
+from crawler_lifecycle.features.graphs.domain.spec import LOST_MAX, StepKind, StepState
 from tests.domain.graph.model import Model, Node
 from tools.soak.checks import CLOCK_S
 from tools.soak.graph_book import Execution, GraphCase

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from tools.soak.checks import CLOCK_S
 from tools.soak.graph_book import GraphCase
 from tools.soak.graph_steps import WINDOW

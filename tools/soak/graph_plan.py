@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.values import to_json
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec
 from tools.soak.graph_steps import some_value
 
 #: The module whose functions they call.

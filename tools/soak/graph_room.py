@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from crawler_lifecycle.domain.graph.spec import StepKind
+from crawler_lifecycle.features.graphs.domain.spec import StepKind
 from tools.soak.checks import CLOCK_S
 from tools.soak.graph_book import GraphCase
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from crawler_lifecycle.cli.admin.db_prune import Pruning
 from crawler_lifecycle.domain.retention import GOES, Stays
-from crawler_lifecycle.store import open_pruner
+from crawler_lifecycle.store.retention.pruning import open_pruner
 from tests.e2e.world import QUICK, TERMINAL, until
 from tests.support.faulty_http import serving
 from tests.support.mariadb import running_mariadb

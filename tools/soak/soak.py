@@ -149,7 +149,7 @@ class Soak:
     def _audit(self) -> int | None:
         """An audit that repairs; how much it found, or ``None`` when it could not say."""
         try:
-            answer = self.world.gateway.audit(repair=True)
+            answer = self.world.gateway.post("/v1/audit", {"repair": True})
             report = answer.get("report") or self.world.gateway.audit_report(str(answer["audit_id"]))
         except CommandFailed:
             return None
@@ -260,7 +260,7 @@ class Soak:
     def final_audit(self) -> None:
         """After all of that another audit finds nothing."""
         for _ in range(10):
-            answer = self.world.gateway.audit(repair=False)
+            answer = self.world.gateway.post("/v1/audit", {"repair": False})
             report = answer.get("report") or self.world.gateway.audit_report(str(answer["audit_id"]))
             if report is not None:
                 if report["found"] or report["troubles"]:

@@ -42,7 +42,9 @@ class Adoption:
     """
 
     def __init__(self, store: Store, cluster: TaskInventory, directory: WorkflowDirectory) -> None:
-        self._store, self._cluster, self._directory = store, cluster, directory
+        self._store = store
+        self._cluster = cluster
+        self._directory = directory
         self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
@@ -57,7 +59,8 @@ class Adoption:
             self._hurry(row)
             return text
         workflow = self._directory.of_run(run)
-        known, unavailable = None, None
+        known = None
+        unavailable = None
         if workflow is not None:
             try:
                 known = self._directory.record(workflow)
@@ -71,7 +74,8 @@ class Adoption:
 
     def _complete(self, row: RunRow, tasks: Sequence[TaskRecord]) -> str:
         """Add to the run's existing row the data that it lacks. Raises ``NotInThisState`` if that run has ended."""
-        owner, multi = Owner(row.owner_workflow_id or "", row.owner_run_id or ""), row.multi or len(tasks) > 1
+        owner = Owner(row.owner_workflow_id or "", row.owner_run_id or "")
+        multi = row.multi or len(tasks) > 1
         request = self._store.runs.request_of(row.run_id)
         lost = LostRun(row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind)
         self._store.adoption.adopt_run(lost)
@@ -104,11 +108,19 @@ class Adoption:
         newest = max(tasks, key=lambda one: one.attempt, default=None)
         record: Mapping[str, object] = newest.record if newest is not None else {}
         if known is not None and known.request is not None:
-            request, multi, attempt, total, stop = known.request, known.multi, known.attempt, known.tasks, known.stop
+            request = known.request
+            multi = known.multi
+            attempt = known.attempt
+            total = known.tasks
+            stop = known.stop
             request_id = request.request_id or run.uid
         elif newest is not None and record.get("request"):
-            multi, attempt, total, stop = bool(record.get("multi")), newest.attempt, 0, None
-            request, request_id = _request(record, newest, multi), str(record.get("request_id") or run.uid)
+            multi = bool(record.get("multi"))
+            attempt = newest.attempt
+            total = 0
+            stop = None
+            request = _request(record, newest, multi)
+            request_id = str(record.get("request_id") or run.uid)
         elif unavailable is not None:
             raise unavailable
         else:

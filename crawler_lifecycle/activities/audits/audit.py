@@ -19,6 +19,7 @@ from crawler_lifecycle.activities.shared import activity_named, alive, beating
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import (
+    RECENT,
     AuditFinding,
     AuditReport,
     AuditRules,
@@ -111,7 +112,8 @@ class AuditActivities:
             }
             pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
             adoption = Adoption(self.store, self.cluster, self.directory)
-            found, ended = list[Found](), dict[str, ClusterTask]()
+            found = list[Found]()
+            ended = dict[str, ClusterTask]()
             became: dict[str, str | Exception] = {}
             for task, row in pairs:
                 finding = judge_task(task, row)
@@ -158,7 +160,7 @@ class AuditActivities:
         """
         with beating():
             runs = self.store.audits.open_runs(int(page.after or 0), PAGE)
-            since = self.clock() - timedelta(seconds=self.rules.recent_s)
+            since = self.clock() - RECENT
             found = self._late_evidence({run.run_id: run.stop for run in runs}, since)
             for run in runs:
                 alive()
@@ -320,7 +322,7 @@ class AuditActivities:
         Second execution: finds that the delivery has begun. A correction is recorded once.
         """
         with beating():
-            since = self.clock() - timedelta(seconds=self.rules.recent_s)
+            since = self.clock() - RECENT
             runs = self.store.audits.ended_runs(since, _moment(page.after), PAGE)
             found: list[Found] = []
             for run in runs:

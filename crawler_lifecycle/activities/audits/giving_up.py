@@ -15,19 +15,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
-from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities
-from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities
-from crawler_lifecycle.activities.reconciliation import LookStep
+from crawler_lifecycle.activities.look_step import LookStep, again_if_overtaken
 from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveParent, LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
-from crawler_lifecycle.domain.graph.engine import Graph
-from crawler_lifecycle.domain.graph.spec import StepState
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, StopIntent, Verdict, verdict
+from crawler_lifecycle.features.graphs.activities.graphs import AdvanceGraph, EndGraph, GraphActivities
+from crawler_lifecycle.features.graphs.domain.engine import Graph
+from crawler_lifecycle.features.graphs.domain.spec import StepState
+from crawler_lifecycle.features.graphs.ports import GraphFence
+from crawler_lifecycle.features.managers.activities.managing import EndManager, ManagingActivities
+from crawler_lifecycle.features.managers.ports import ManagerFence
 from crawler_lifecycle.ports.cluster import AuditedCluster
-from crawler_lifecycle.ports.graphs import GraphFence
-from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow
 
@@ -42,7 +43,8 @@ OURS = "given-up-"
 BY = "the audit"
 OUTCOME = "failed"
 #: Maximum number of looks at a run whose tasks have ended, and seconds between two looks.
-LOOKS, LOOK_S = 5, 1.0
+LOOKS = 5
+LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class GivingUp:
         Raises ``ClusterUnavailable`` if the end of the tasks cannot be proved, and ``RunIsLive`` if a workflow has
         taken over the run meanwhile.
         """
-        s, owner = self.store, Owner(f"audit/{run.run_id}", _owner(run.owner_run_id))
+        s = self.store
+        owner = Owner(f"audit/{run.run_id}", _owner(run.owner_run_id))
         if run.stop is None:
             s.stops.record_stop(run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None)
         elif run.stop.requested_by == BY and run.stop.reason:  # an earlier try has recorded the cause
@@ -93,28 +96,34 @@ class GivingUp:
 
     def _look(self, fence: Fence) -> None:
         """Record how the tasks have ended, until no row of a task is active."""
-        s, step = self.store, LookStep(self.store.looks, self.cluster, fence, self.policies)
+        s = self.store
+        step = LookStep(self.store.looks, self.cluster, fence, self.policies)
         for _ in range(LOOKS):
-            state, look = step.look()
-            step.record(state, look, "sweep", next_look_at=self.clock() + timedelta(seconds=LOOK_S))
-            step.apply("sweep", look)
+            step.apply("sweep", again_if_overtaken(lambda: self._record(step)))
             counts = s.stops.cancel_queued(fence, self.clock())
             if not counts.alive:
                 return
             time.sleep(LOOK_S)
+
+    def _record(self, step: LookStep) -> Look:
+        state, look = step.look()
+        step.record(state, look, "sweep", next_look_at=self.clock() + timedelta(seconds=LOOK_S))
+        return look
 
     def parent(self, parent: LiveParent, why: str) -> str:
         """End a manager, a graph or a due time; pause a webhook. Raises ``NotInThisState`` while its runs are live."""
         if parent.what == "due time":
             self.store.schedules.due_failed(parent.number, why)
         elif parent.what == "webhook":
-            self.store.webhooks.pause_webhook(parent.workflow_id.partition("/")[2], why)
+            self.store.webhooks.pause(parent.workflow_id.partition("/")[2], why)
         else:
             self._wake(self._manager(parent, why) if parent.what == "manager" else self._graph(parent, why))
         return "given up"
 
     def _manager(self, parent: LiveParent, why: str) -> str | None:
-        acts, number, own = self.managing, parent.number, _owner(parent.owner_run_id)
+        acts = self.managing
+        number = parent.number
+        own = _owner(parent.owner_run_id)
         opened = acts.open_manager(Claim(number, Owner(parent.workflow_id, own)))
         leave = opened.stop is None or opened.leave
         if opened.stop is not None and not leave:
@@ -126,7 +135,9 @@ class GivingUp:
         return opened.parent
 
     def _graph(self, parent: LiveParent, why: str) -> str | None:
-        acts, number, own = self.graphs, parent.number, _owner(parent.owner_run_id)
+        acts = self.graphs
+        number = parent.number
+        own = _owner(parent.owner_run_id)
         opened = acts.open_graph(Claim(number, Owner(parent.workflow_id, own)))
         fence = GraphFence(number, opened.attempt, own)
         stop = opened.stop or StopIntent(self.clock(), True, BY, why)

@@ -32,18 +32,19 @@ from crawler_lifecycle.domain.audits.judgement import (
     progress_mark,
 )
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id
-from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from crawler_lifecycle.features.schedules.ports import Noted, ScheduleRow
+from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
-from crawler_lifecycle.ports.schedules import Noted, ScheduleRow
 
 from .giving_up import GivingUp
 from .settling import PAGE, AuditPage, AuditPart, Found, Settling, still
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+    from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
     from crawler_lifecycle.store.store import Store
 
 #: ``Read`` returns rows of one kind, by ascending number. ``Begin`` starts the workflow of a row.
@@ -75,7 +76,9 @@ class ParentAudit:
         once. Raises ``LifecycleError``.
         """
         sooner = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
-        began, lost, page = self.clock(), 0, AuditPage(repair, what=what)
+        began = self.clock()
+        lost = 0
+        page = AuditPage(repair, what=what)
         while True:
             part = sooner._compare(page, LOST)
             lost += sum(part.found.values())
@@ -101,7 +104,8 @@ class ParentAudit:
         Second execution: finds the firings.
         """
         with beating():
-            rows, found = self.store.schedules.list_schedules(int(page.after or 0), PAGE, deleted=True), list[Found]()
+            rows = self.store.schedules.page(int(page.after or 0), PAGE, deleted=True)
+            found = list[Found]()
             for row in rows:
                 alive()
                 found += [Found(finding, partial(self._note, row)) for finding in self._judged_schedule(row)]
@@ -131,8 +135,10 @@ class ParentAudit:
     def _open_due(self, after: int, limit: int) -> list[LiveParent]:
         lines = self.store.schedules.due_to_begin(self.clock(), after, limit)
         return [
-            LiveParent("due time", one.due_id, due_workflow_id(one.name, one.due_at), one.decision, 1, one.decided_at)
-            for one in lines
+            LiveParent(
+                "due time", line.due_id, due_workflow_id(line.name, line.due_at), line.decision, 1, line.decided_at
+            )
+            for line in lines
         ]
 
     def _open_webhooks(self, after: int, limit: int) -> list[LiveParent]:
@@ -147,12 +153,13 @@ class ParentAudit:
                 owner_run_id=one.follower,
                 progress=progress_mark(one.revision, one.through_seq),
             )
-            for one in self.store.webhooks.list_webhooks(after, limit)
+            for one in self.store.webhooks.page(after, limit)
             if one.paused_at is None  # a paused webhook has no workflow; a resume starts one
         ]
 
     def _kind(self, what: str) -> tuple[Read, Begin]:
-        a, d = self.store.audits, self.directory
+        a = self.store.audits
+        d = self.directory
         kinds: Mapping[str, tuple[Read, Begin]] = {
             "manager": (a.open_managers, d.begin_manager),
             "graph": (a.open_graphs, d.begin_graph),
@@ -218,7 +225,9 @@ def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
 
 def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> Noted:
     """Record a firing for each past due time whose workflow will not record one any more. Returns how many."""
-    until, total, more = settled_until(ScheduleSpec.read(row.definition), now), Noted(), True
+    until = settled_until(ScheduleSpec.read(row.definition), now)
+    total = Noted()
+    more = True
     while more:
         noted = schedules.note_due(row.schedule_id, until)
         meters.count(meters.SCHEDULE_DUE, noted.missed, decision=Decision.MISSED.value)

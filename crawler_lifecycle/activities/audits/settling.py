@@ -184,15 +184,19 @@ class Settling:
             wanted |= {f.subject for f in worth if f.unknown}
         if prepare is not None and wanted:
             prepare([finding for finding in worth if finding.subject in wanted])
-        counts, repaired = Counter[str](), Counter[str]()
+        counts = Counter[str]()
+        repaired = Counter[str]()
         reports = []
         for finding in worth:
             on_record = noted[finding.subject]
             if on_record.settled:
                 continue
-            mend, tries, end = None, on_record.tries, by[finding.subject].end
+            mend = None
+            tries = on_record.tries
+            end = by[finding.subject].end
             if finding.subject in wanted and end is not None and is_hopeless(finding, on_record):
-                mend, tries = end, 0
+                mend = end
+                tries = 0
             elif finding.subject in wanted:
                 mend, tries = by[finding.subject].mend, tries + (finding.tries_max is not None)
             one = self._report(finding, on_record, mend, tries)
@@ -208,10 +212,12 @@ class Settling:
         return AuditPart(len(keys), dict(counts), dict(+repaired), most_urgent(reports), following, self.now)
 
     def _report(self, finding: AuditFinding, noted: Noted, mend: Mend | None, tries: int) -> Reported:
-        text, done = finding.spared, False
+        text = finding.spared
+        done = False
         if mend is not None:
             try:
-                text, done = mend(), True
+                text = mend()
+                done = True
             except LifecycleError as error:
                 text = f"could not be repaired: {error}"
             self.store.note_repair(finding.subject, text, done=done, tries=tries if done else noted.tries)

@@ -47,15 +47,18 @@ UNFINISHED = "its upload did not come to an end: only its beginning exists"
 DAMAGED = "its bundle is damaged: a part is missing or is not what was uploaded"
 
 
+_Bundle = tuple[RunRef, int, int]
+"""A run, and the index and attempt of one of its tasks."""
+
+
 class S3Bundles:
     """The port ``TaskBundles`` below ``s3://bucket/prefix``. Thread-safe.
 
     Signing sends no request. The first use reads the credentials, as boto3 finds them.
     """
 
-    def __init__(self, url: str, *, ticket_s: int = TICKET_S) -> None:
+    def __init__(self, url: str) -> None:
         self.bucket = Bucket(url, SETTING)
-        self._ticket_s = ticket_s
 
     def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
         """Return a signed URL that accepts exactly these bytes. Raises ``InvalidRequest`` and ``NotDelivered``."""
@@ -64,11 +67,11 @@ class S3Bundles:
             raise InvalidRequest(f"bytes: {size} is not allowed; give 1 to {most}")
         if part is not None and not 0 <= part < PARTS_MAX:
             raise InvalidRequest(f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the end object")
-        key = self._key(run, index, attempt, part)
+        key = self._key((run, index, attempt), part)
         where = {"Bucket": self.bucket.name, "Key": key, "ContentLength": size, "ContentMD5": md5}
-        expires = datetime.now(UTC) + timedelta(seconds=self._ticket_s)
+        expires = datetime.now(UTC) + timedelta(seconds=TICKET_S)
         with self.bucket.reporting("no URL can be signed", self.bucket.url(key)):
-            url = self.bucket.client.generate_presigned_url("put_object", Params=where, ExpiresIn=self._ticket_s)
+            url = self.bucket.client.generate_presigned_url("put_object", Params=where, ExpiresIn=TICKET_S)
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
@@ -77,22 +80,22 @@ class S3Bundles:
         Raises ``FilesMissing`` at once if nothing was uploaded. The iterator raises ``FilesMissing`` if the bundle ends
         too early or differs from what was uploaded. Raises ``NotDelivered`` if the storage cannot be read now.
         """
-        end = self._end(run, index, attempt)
-        first = None if end is not None and not end.parts else self._get(run, index, attempt, 0)
+        bundle = (run, index, attempt)
+        end = self._end(bundle)
+        first = None if end is not None and not end.parts else self._get(bundle, 0)
         if end is None and first is None:
             raise FilesMissing(NOTHING)
-        return self._parts(run, index, attempt, end, first)
+        return self._parts(bundle, end, first)
 
-    def _parts(
-        self, run: RunRef, index: int, attempt: int, end: _End | None, first: Iterator[bytes] | None
-    ) -> Iterator[bytes]:
+    def _parts(self, bundle: _Bundle, end: _End | None, first: Iterator[bytes] | None) -> Iterator[bytes]:
         if end is not None and not end.parts:
             yield _EMPTY
         for number in range(PARTS_MAX if end is None else len(end.parts)):
-            chunks = first if number == 0 else self._get(run, index, attempt, number)
+            chunks = first if number == 0 else self._get(bundle, number)
             if chunks is None:
                 raise FilesMissing(UNFINISHED if end is None else DAMAGED)
-            size, digest = 0, hashlib.sha256()
+            size = 0
+            digest = hashlib.sha256()
             for chunk in chunks:
                 size += len(chunk)
                 digest.update(chunk)
@@ -105,8 +108,8 @@ class S3Bundles:
             files = "1 file" if end.left_out == 1 else f"{end.left_out} files"
             raise FilesMissing(f"its runner left out {files}: too large, too many, or unreadable")
 
-    def _end(self, run: RunRef, index: int, attempt: int) -> _End | None:
-        body = self._get(run, index, attempt, None)
+    def _end(self, bundle: _Bundle) -> _End | None:
+        body = self._get(bundle, None)
         if body is None:
             return None
         raw = b""
@@ -116,13 +119,13 @@ class S3Bundles:
                 break
         return _End.of(raw)
 
-    def _get(self, run: RunRef, index: int, attempt: int, part: int | None) -> Iterator[bytes] | None:
+    def _get(self, bundle: _Bundle, part: int | None) -> Iterator[bytes] | None:
         """Return the object's bytes, or ``None`` if there is no such object. Raises ``NotDelivered``."""
         from botocore.exceptions import ClientError
 
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
 
-        key = self._key(run, index, attempt, part)
+        key = self._key(bundle, part)
         with self.bucket.reporting(_READING, self.bucket.url(key)):
             try:
                 body = self.bucket.client.get_object(Bucket=self.bucket.name, Key=key)["Body"]
@@ -132,8 +135,8 @@ class S3Bundles:
                 return None
         return self.bucket.chunks(body, key, _READING)
 
-    def _key(self, run: RunRef, index: int, attempt: int, part: int | None) -> str:
-        return self.bucket.prefix + bundle_key(run, index, attempt, END if part is None else f"part-{part:05d}")
+    def _key(self, bundle: _Bundle, part: int | None) -> str:
+        return self.bucket.prefix + bundle_key(*bundle, END if part is None else f"part-{part:05d}")
 
 
 class BundlesPlace:

@@ -20,21 +20,21 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilePart, FileSource
 
-from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
+from .limits import ArchiveLimits, checked_key
 
 
 class FolderArchive:
     """The port ``FileArchive`` below one folder.
 
-    ``files_max`` and ``bytes_max`` limit one archive. Files beyond the limits are left out and named in its manifest.
+    ``limits`` are those of one archive. Files beyond them are left out and named in its manifest.
     """
 
-    def __init__(self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise InvalidRequest(f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder")
         self.root = Path(os.path.normpath(unquote(parts.path)))
-        self.limits = ArchiveLimits(files_max, bytes_max)
+        self.limits = ArchiveLimits()
 
     def store(
         self,

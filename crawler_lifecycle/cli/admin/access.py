@@ -21,7 +21,7 @@ from crawler_lifecycle.ports.access import Kind, TokenRow
 from crawler_lifecycle.subjects import ACCESS, TOKENS
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store import Store
+    from crawler_lifecycle.store.store import Store
 
 #: More than any token lasts: a time beyond it is refused by the calendar.
 _LONG_S = 1e10
@@ -117,7 +117,7 @@ def revoke(name: Name, /, *, by: By = None) -> None:
     """Revoke a token. Gateways refuse it after about two seconds, and end its streams and logins."""
     with _store() as store:
         row = _document(store.tokens.revoke_token(name, by or user()))
-    emit(row, names=[name], table=lambda: show_facts([(one.title, one.cell(row)) for one in TOKENS]))
+    emit(row, names=[name], table=lambda: show_facts([(token.title, token.cell(row)) for token in TOKENS]))
 
 
 def _expiry(text: str) -> datetime:
@@ -133,7 +133,7 @@ def _expiry(text: str) -> datetime:
 
 @contextmanager
 def _store() -> Iterator[Store]:
-    from crawler_lifecycle.store import open_store
+    from crawler_lifecycle.store.store import open_store
 
     with database_errors(), closing(open_store(load_settings().database.url, pool_size=1)) as store:
         store.health.ping()

@@ -65,7 +65,8 @@ def audit(
         why = "adopted tasks continue, and --end-unknown would end them"
         raise WrongUsage("--adopt and --end-unknown exclude each other", "give one of them", why=why)
     with current().gateway() as gateway:
-        answer = gateway.audit(repair=repair, unknown="adopt" if adopt else "end" if end_unknown else "leave")
+        unknown = "adopt" if adopt else "end" if end_unknown else "leave"
+        answer = gateway.post("/v1/audit", {"repair": repair, "unknown": unknown})
         report = answer.get("report") or _awaited(gateway, str(answer.get("audit_id")))
     findings = report.get("findings") or []
     emit(
@@ -93,7 +94,8 @@ def _awaited(gateway: Gateway, audit_id: str) -> Document:
 def _summary(report: Document) -> list[str]:
     looked = report.get("looked") or {}
     counts = ", ".join(f"{count:,} {str(name).replace('_', ' ')}" for name, count in looked.items())
-    found, left = sum((report.get("found") or {}).values()), int(report.get("left") or 0)
+    found = sum((report.get("found") or {}).values())
+    left = int(report.get("left") or 0)
     lines = [f"compared: {counts or 'nothing'}", f"found {found}, repaired {found - left}, left {left}"]
     lines += [f"not compared: {trouble}" for trouble in report.get("troubles") or ()]
     if len(report.get("findings") or ()) < found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from crawler_lifecycle.cli import cluster_access, output
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
-from crawler_lifecycle.cli.session import say
+from crawler_lifecycle.cli.session import command, say
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.subjects import Column, Document, of
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 
 #: Patches at once, and the most tries for a pod while the server asks us to wait.
-THREADS, TRIES = 8, 5
+THREADS = 8
+TRIES = 5
 #: Seconds to wait if the server asks us to wait but gives no time.
 PAUSE_S = 1.0
 #: Pods between two lines about the progress.
@@ -97,7 +99,8 @@ def release(
         if yes:
             _release(api, rows)
     documents = [row.document() for row in rows]
-    done, failed = sum(row.released is True for row in rows), sum(row.trouble is not None for row in rows)
+    done = sum(row.released is True for row in rows)
+    failed = sum(row.trouble is not None for row in rows)
     document = {"namespace": api.namespace, "server": api.host, "released": done, "failed": failed, "pods": documents}
     emit(
         document,
@@ -109,21 +112,23 @@ def release(
     return _code(rows)
 
 
+@dataclass
 class _Row:
     """A pod, and the result of its release."""
 
-    def __init__(self, pod: Pod, *, waits: bool) -> None:
-        self.pod, self.waits = pod, waits
-        self.released: bool | None = None
-        self.trouble: str | None = None
-        self.status: int | None = None
+    pod: Pod
+    waits: bool
+    released: bool | None = None
+    trouble: str | None = None
+    status: int | None = None
 
     def document(self) -> Document:
         """Return the document for tables and programs."""
         from crawler_lifecycle.clusters.kubernetes.looks.listing import numbers_of
         from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended_at
 
-        pod, meta = self.pod, self.pod.metadata
+        pod = self.pod
+        meta = self.pod.metadata
         times = {"ended_at": ended_at(pod), "deleted_at": meta.deletion_timestamp}
         return {
             "pod": meta.name,
@@ -163,7 +168,8 @@ def _release_one(api: Api, row: _Row) -> None:
         try:
             row.released = finalizers.remove_finalizer(api, row.pod)
         except ClusterUnavailable as error:
-            row.trouble, row.status = str(error), error.status if isinstance(error, ApiError) else None
+            row.trouble = str(error)
+            row.status = error.status if isinstance(error, ApiError) else None
             if left == 0 or row.status in (400, 401, 403, 422):
                 return
             wait_s = error.retry_after_s if isinstance(error, ApiError) else None
@@ -175,10 +181,8 @@ def _release_one(api: Api, row: _Row) -> None:
 
 def _again(run: int | None, everything: bool, place: ClusterAccess) -> str:
     """Return the same command line with ``--yes``."""
-    words = ["crawlctl cluster release"]
-    options = {"--namespace": place.namespace, "--kubeconfig": place.kubeconfig, "--context": place.context}
-    words += [f"{name} {value}" for name, value in ({"--run": run} | options).items() if value is not None]
-    return " ".join([*words, *(["--all"] if everything else []), "--yes"])
+    options = {"run": run, "namespace": place.namespace, "kubeconfig": place.kubeconfig, "context": place.context}
+    return command("cluster release", **options, all=everything, yes=True)
 
 
 def _summarise(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None:
@@ -192,7 +196,8 @@ def _summarise(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None
         say(f"{count} in {api.namespace} on {api.host}; nothing was changed")
         say(f"next: {again}")
         return
-    done, gone = sum(row.released is True for row in rows), sum(row.released is False for row in rows)
+    done = sum(row.released is True for row in rows)
+    gone = sum(row.released is False for row in rows)
     left = len(rows) - done - gone
     say(f"released {done:,}, already gone {gone:,}, left {left:,}, in {api.namespace} on {api.host}")
     if left:

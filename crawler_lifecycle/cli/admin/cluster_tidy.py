@@ -12,7 +12,7 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
-from crawler_lifecycle.cli.session import load_settings, long_ago, say
+from crawler_lifecycle.cli.session import command, load_settings, long_ago, say
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest, NotDelivered, RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -68,10 +68,11 @@ def tidy(
         do it; without --yes the runs are only listed
     """
     from crawler_lifecycle.domain.retention import FILES
-    from crawler_lifecycle.store import open_store
+    from crawler_lifecycle.store.store import open_store
 
     settings = load_settings()
-    places, (age_s, before) = _places(settings), long_ago(older_than, output.now(), FILES)
+    places = _places(settings)
+    (age_s, before) = long_ago(older_than, output.now(), FILES)
     with database_errors(), closing(open_store(settings.database.url, pool_size=1)) as store:
         store.health.ping()
         work = _Tidying(store.file_retention, before, incomplete)
@@ -134,13 +135,13 @@ class _Row:
         }
 
 
+@dataclass
 class _Tidying:
     """One call of ``crawlctl cluster tidy``."""
 
-    def __init__(self, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
-        self._store = store
-        self._before = before
-        self._incomplete = incomplete
+    store: FileRetentionStore
+    before: datetime
+    incomplete: bool
 
     def find(self, places: Sequence[FilesPlace]) -> list[_Row]:
         """Return a row with the state of each run that has files in one of the places."""
@@ -156,11 +157,11 @@ class _Tidying:
     def _known(self, run_ids: list[int]) -> Iterator[tuple[int, KeptRun]]:
         run_ids.sort()
         for start in range(0, len(run_ids), PAGE):
-            yield from ((run.run_id, run) for run in self._store.kept_runs(run_ids[start : start + PAGE]))
+            yield from ((run.run_id, run) for run in self.store.kept_runs(run_ids[start : start + PAGE]))
 
     def _judge(self, row: _Row, known: Mapping[int, KeptRun]) -> None:
         found = known.get(row.ref.run_id) if row.ref is not None else None
-        row.stand, row.why = stand_of_name(row.ref, found, self._before, incomplete=self._incomplete)
+        row.stand, row.why = stand_of_name(row.ref, found, self.before, incomplete=self.incomplete)
         if found is not None and row.ref is not None and row.ref.owns(found.run_uid):
             row.run = found
 
@@ -176,21 +177,22 @@ class _Tidying:
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
         """Remove the files of one run from every place: it may have new files since the places were listed."""
         assert row.ref is not None  # an unknown name is never old
-        run, run_id = row.ref, row.ref.run_id
+        run = row.ref
+        run_id = row.ref.run_id
 
         def put_aside() -> None:
             for place in places:
                 place.put_aside(run)
 
         try:
-            released = self._store.give_up_files(run_id, self._before, put_aside, incomplete=self._incomplete)
+            released = self.store.give_up_files(run_id, self.before, put_aside, incomplete=self.incomplete)
             row.stand, attempt, last = released
             if row.stand is not RetentionState.OLD:
                 row.why = "it has just changed"
                 return
             for place in places:
                 place.remove(run, last)
-            self._store.note_files_removed(run_id, attempt)
+            self.store.note_files_removed(run_id, attempt)
             row.removed = True
         except (ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound) as error:
             row.trouble = str(error)
@@ -249,5 +251,5 @@ def _summarise(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, agai
 
 def _again(older_than: str, incomplete: bool) -> str:
     """Return the same command line with ``--yes``."""
-    words = ["crawlctl cluster tidy", *([] if older_than == "14d" else ["--older-than", older_than])]
-    return " ".join([*words, *(["--incomplete"] if incomplete else []), "--yes"])
+    older = None if older_than == DEFAULT_AGE else older_than
+    return command("cluster tidy", older_than=older, incomplete=incomplete, yes=True)

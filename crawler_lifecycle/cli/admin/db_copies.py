@@ -48,7 +48,7 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
     file
         The copy, which stays as it is.
     """
-    from crawler_lifecycle import store
+    from crawler_lifecycle.store.migrations import schema_version
 
     keep_files_private()
     with database_errors():
@@ -56,9 +56,9 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
         with sqlite_files.unused(target), TemporaryDirectory(dir=target.parent) as folder:
             new = Path(folder, target.name)
             sqlite_files.copy(file, new)
-            if store.read_schema(sqlite_url(new)).version is None:
+            if schema_version.read_schema(sqlite_url(new)).version is None:
                 raise NotInThisState(f"{file} is no database of ours; give a file of crawlctl db backup")
-            store.upgrade(sqlite_url(new))
+            schema_version.upgrade(sqlite_url(new))
             # It comes first, so that a crash here makes nobody forget the adoption.
             target.with_name(target.name + sqlite_files.RESTORED).write_text(str(file))
             aside = sqlite_files.set_aside(target, "replaced")
@@ -71,7 +71,7 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
 
 def _file_of(url: str | None, copy: Path) -> Path:
     """Return the file of a SQLite database. Raises ``CommandFailed`` with the commands for another database."""
-    from crawler_lifecycle.store import sqlite_file
+    from crawler_lifecycle.store.diagnosis import sqlite_file
     from crawler_lifecycle.store.engine import parse_url
 
     url = url or load_settings().database.url

@@ -11,16 +11,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.admin.services import DATABASE_CURE, database_errors
+from crawler_lifecycle.cli.admin.services import DATABASE_CURE, usable_schema
 from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import load_settings, long_ago, say
+from crawler_lifecycle.cli.session import command, load_settings, long_ago, say
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays
 from crawler_lifecycle.subjects import Column, Document, count, of
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store import Pruner
+    from crawler_lifecycle.store.retention.pruning import Pruner
 
 DEFAULT_AGE = "90d"
 #: Of the access log.
@@ -28,7 +28,8 @@ ACCESS_AGE = "365d"
 #: Seconds before each retry of a chunk that the database refused.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 #: Shortest and longest pause after a chunk, in seconds. Otherwise the pause is as long as the chunk took.
-LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+LEAST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 1.0
 #: Seconds between two lines about the progress.
 PROGRESS_EVERY_S = 10.0
 
@@ -74,26 +75,18 @@ def prune(
         the database; default: LIFECYCLE_DATABASE__URL
     """
     from crawler_lifecycle.domain.retention import ACCESS, DATABASE
+    from crawler_lifecycle.store.retention.pruning import open_pruner
 
     age_s, before = long_ago(older_than, output.now(), DATABASE)
     _, logs_before = long_ago(logs_older_than or older_than, output.now(), DATABASE, "--logs-older-than")
     _, access_before = long_ago(access_older_than, output.now(), ACCESS, "--access-older-than")
-    with closing(_pruner(url or load_settings().database.url)) as pruner:
+    usable_schema(url)
+    with closing(open_pruner(url or load_settings().database.url)) as pruner:
         own = {**dict.fromkeys(LARGE, logs_before), "access_log": access_before}
         work = Pruning(pruner, before, own, yes=yes)
         work.all_tables()
     _show(work, age_s)
     _summarise(work, older_than, logs_older_than, access_older_than)
-
-
-def _pruner(url: str) -> Pruner:
-    from crawler_lifecycle.store import open_pruner, read_schema
-
-    with database_errors():
-        found = read_schema(url)
-    if found.problem is not None:
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
-    return open_pruner(url)
 
 
 @dataclass
@@ -105,16 +98,16 @@ class _Table:
     stays: Counter[Stays] = field(default_factory=Counter)
 
 
+@dataclass
 class Pruning:
     """One call of ``crawlctl db prune``."""
 
-    def __init__(self, pruner: Pruner, before: datetime, of: Mapping[str, datetime], *, yes: bool) -> None:
-        self._pruner = pruner
-        self._of = of
-        self._printed_at = time.monotonic()
-        self.before = before
-        self.yes = yes
-        self.tables: Mapping[str, _Table] = {name: _Table() for name in GOES}
+    pruner: Pruner
+    before: datetime
+    of: Mapping[str, datetime]
+    yes: bool
+    tables: Mapping[str, _Table] = field(default_factory=lambda: {name: _Table() for name in GOES})
+    printed_at: float = field(default_factory=time.monotonic)
 
     @property
     def removed(self) -> int:
@@ -126,15 +119,17 @@ class Pruning:
 
     def all_tables(self) -> None:
         """Read all tables. With ``yes``, remove the rows that may be removed."""
-        for name in self._pruner.tables:
+        for name in self.pruner.tables:
             self._table(name)
 
     def _table(self, name: str) -> None:
-        after, table, sent = (0, 0), self.tables[name], self.tables["outbox_delivery"]
-        before = self._of.get(name, self.before)
+        after = (0, 0)
+        table = self.tables[name]
+        sent = self.tables["outbox_delivery"]
+        before = self.of.get(name, self.before)
         while True:
             start = after
-            chunk = self._tried(lambda: self._pruner.look(name, before, start))  # noqa: B023
+            chunk = self._tried(lambda: self.pruner.look(name, before, start))  # noqa: B023
             table.goes += len(chunk.goes)
             table.stays += chunk.stays
             sent.goes += chunk.sent
@@ -143,7 +138,7 @@ class Pruning:
                 began = time.monotonic()
                 leaving = chunk.goes
                 for touched, rows in self._tried(
-                    lambda: self._pruner.remove(name, leaving, before)  # noqa: B023
+                    lambda: self.pruner.remove(name, leaving, before)  # noqa: B023
                 ).items():
                     self.tables[touched].removed += rows
                 self._rest(time.monotonic() - began)
@@ -153,9 +148,9 @@ class Pruning:
 
     def _rest(self, took_s: float) -> None:
         """Pause, because others that wait for a SQLite file poll it and need time between two transactions."""
-        if time.monotonic() - self._printed_at >= PROGRESS_EVERY_S:
+        if time.monotonic() - self.printed_at >= PROGRESS_EVERY_S:
             say(f"{self.removed:,} rows …")
-            self._printed_at = time.monotonic()
+            self.printed_at = time.monotonic()
         time.sleep(min(max(took_s, LEAST_PAUSE_S), LONGEST_PAUSE_S))
 
     def _tried(self, step: Callable[[], T]) -> T:
@@ -210,7 +205,9 @@ def _summarise(work: Pruning, older_than: str, logs_older_than: str | None, acce
         return
     say(f"{work.goes:,} rows would be removed; nothing was changed")
     if work.goes:
-        age = "" if older_than == DEFAULT_AGE else f" --older-than {older_than}"
-        logs = f" --logs-older-than {logs_older_than}" if logs_older_than else ""
-        access = "" if access_older_than == ACCESS_AGE else f" --access-older-than {access_older_than}"
-        say(f"next: crawlctl db prune{age}{logs}{access} --yes")
+        ages = {
+            "older_than": None if older_than == DEFAULT_AGE else older_than,
+            "logs_older_than": logs_older_than,
+            "access_older_than": None if access_older_than == ACCESS_AGE else access_older_than,
+        }
+        say(f"next: {command('db prune', **ages, yes=True)}")

@@ -1,10 +1,11 @@
-"""Sources of run ids that are in use outside of the database, for ``crawlctl db`` and the doctor."""
+"""Sources of run ids that are in use outside of the database, for ``crawlctl db``."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.compose import build_numbers
@@ -21,11 +22,11 @@ LIMIT_S = 20.0
 _TRY_S = 0.1
 
 
+@dataclass
 class WorkflowNumbers:
     """Implements ``KnowsRuns`` with the Temporal server of the environment. Each call makes its own connection."""
 
-    def __init__(self, within_s: float = LIMIT_S) -> None:
-        self._within_s = within_s
+    within_s: float = LIMIT_S
 
     def highest_run(self, above: int = 0) -> int:
         """Return the highest run id, see the port. Raises ``TemporalUnavailable``, also if no server is configured."""
@@ -34,7 +35,7 @@ class WorkflowNumbers:
         return asyncio.run(self._highest_run(above))
 
     async def _highest_run(self, above: int) -> int:
-        return await (await _connected(self._within_s)).highest_run(above)
+        return await (await _connected(self.within_s)).highest_run(above)
 
 
 def named() -> bool:

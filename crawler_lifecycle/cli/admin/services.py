@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.projects import DEFAULT
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
+    from crawler_lifecycle.store.migrations.schema_version import Schema
 
 DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database exists and accepts this user"
 
@@ -47,7 +48,7 @@ def join(service: str) -> None:
     stack = dev_json.nearest(say)
     if stack is None:
         return
-    if not _runs(stack.known):
+    if not runs(stack.known):
         raise CommandFailed(
             Exit.NOT_IN_THIS_STATE,
             f"{service}: {stack.file} names a stack that does not run",
@@ -55,7 +56,7 @@ def join(service: str) -> None:
             f"crawlctl dev --state-dir {stack.file.parent}, or set LIFECYCLE_DATABASE__URL and "
             "TEMPORAL_ADDRESS (docs/settings.md)",
         )
-    given = stack.variables() | _kept_beside(stack)
+    given = settings_beside(stack)
     if service == "worker":
         given["LIFECYCLE_WORKER__HEALTH_PORT"] = "0"  # the stack's own worker uses the default port
     os.environ.update({name: value for name, value in given.items() if not os.environ.get(name)})
@@ -63,16 +64,19 @@ def join(service: str) -> None:
     say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
 
 
-def _runs(known: Mapping[str, object]) -> bool:
-    pids, started = known.get("processes"), known.get("started")
+def runs(known: Mapping[str, object]) -> bool:
+    """Return whether the Temporal server of this ``dev.json`` runs."""
+    pids = known.get("processes")
+    started = known.get("started")
     pid = pids.get("temporal") if isinstance(pids, dict) else None
     then = started.get("temporal") if isinstance(started, dict) else None
     return isinstance(pid, int) and then is not None and start_time(pid) == then
 
 
-def _kept_beside(stack: dev_json.Stack) -> dict[str, str]:
-    """Return the settings of the stack's parts that are not in its ``dev.json``."""
-    folder, found = stack.file.parent, dict[str, str]()
+def settings_beside(stack: dev_json.Stack) -> dict[str, str]:
+    """Return the settings for a process beside this stack, with those that are not in its ``dev.json``."""
+    folder = stack.file.parent
+    found = stack.variables()
     # This file is empty. It replaces the profile in the home directory, which could add TLS or a key.
     if (profile := folder / "temporal.toml").is_file():
         found["TEMPORAL_CONFIG_FILE"] = str(profile)
@@ -190,15 +194,15 @@ def db_upgrade(
     recreate
         DELETE all records of a database that cannot be upgraded, and make it anew
     """
-    from crawler_lifecycle import store
+    from crawler_lifecycle.store.migrations import schema_version
 
     keep_files_private()
     ours = url is None
     url = url or load_settings().database.url
     with database_errors():
-        before = store.read_schema(url)
-        (store.recreate if recreate else store.upgrade)(url)
-    head = store.head_version()
+        before = schema_version.read_schema(url)
+        (schema_version.recreate if recreate else schema_version.upgrade)(url)
+    head = schema_version.head_version()
     if recreate:
         say(f"database created anew at {head}; what it recorded is deleted")
     elif before.newer or before.version == head:
@@ -234,10 +238,9 @@ def _bring_numbers_forward(settings: Settings) -> None:
 
 def db_current(*, url: str | None = None) -> None:
     """Show the schema version of the database."""
-    from crawler_lifecycle.store import head_version, read_schema
+    from crawler_lifecycle.store.migrations.schema_version import head_version
 
-    with database_errors():
-        found = read_schema(url or load_settings().database.url)
+    found = _schema(url)
     word = found.version or "empty"
     document = {"schema": found.version, "needed": head_version()}
     emit(document, names=[word], table=lambda: print(word))
@@ -245,20 +248,14 @@ def db_current(*, url: str | None = None) -> None:
 
 def db_check(*, url: str | None = None) -> None:
     """Fail (exit code 4) unless this version supports the schema of the database."""
-    from crawler_lifecycle.store import read_schema
-
-    with database_errors():
-        found = read_schema(url or load_settings().database.url)
-    if found.problem is not None:
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
-    say(f"database at {found}")
+    say(f"database at {usable_schema(url)}")
 
 
 @contextmanager
 def database_errors() -> Iterator[None]:
     """Turn an error of the database into ``CommandFailed``."""
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
-    from crawler_lifecycle.store import StoreDamaged
+    from crawler_lifecycle.store.engine import StoreDamaged
 
     try:
         yield
@@ -268,3 +265,18 @@ def database_errors() -> Iterator[None]:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
     except LifecycleError as error:
         raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_CURE) from None
+
+
+def _schema(url: str | None) -> Schema:
+    from crawler_lifecycle.store.migrations.schema_version import read_schema
+
+    with database_errors():
+        return read_schema(url or load_settings().database.url)
+
+
+def usable_schema(url: str | None) -> Schema:
+    """Return the schema of a database. Raises ``CommandFailed`` unless this version supports it."""
+    found = _schema(url)
+    if found.problem is not None:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
+    return found

@@ -150,7 +150,8 @@ class Gateway:
         """Yield the bytes of a file of a run. After a broken connection, the download continues at the same byte."""
         at = tries = 0
         while True:
-            begun, headers = at, {"Range": f"bytes={at}-"} if at else {}
+            begun = at
+            headers = {"Range": f"bytes={at}-"} if at else {}
             try:
                 with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, 60.0, headers) as answer:
                     if at and answer.status_code != httpx.codes.PARTIAL_CONTENT:
@@ -236,14 +237,10 @@ class Gateway:
 
     # --- audits ---------------------------------------------------------------------------------------------------
 
-    def audit(self, *, repair: bool, unknown: str = "leave") -> Document:
-        """Start an audit. Return its id, and its report if it ends soon."""
-        return self._send("POST", "/v1/audit", json={"repair": repair, "unknown": unknown})
-
     def audit_report(self, audit_id: str) -> Document | None:
         """Return the report of this audit; ``None`` while it runs."""
         try:
-            found: Document | None = self._send("GET", "/v1/audit", params={"audit_id": audit_id}).get("report")
+            found: Document | None = self.get("/v1/audit", audit_id=audit_id).get("report")
         except CommandFailed as failure:
             if failure.code is Exit.NOT_FOUND:
                 return None
@@ -353,7 +350,7 @@ def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> s
 def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | None:
     """Return the next step after an error about a manager, a graph, a schedule or a webhook."""
     if name in ("unknown_plan", "plan_unusable"):
-        return "crawlctl doctor shows the plans of the workers" if noun == "graph" else "crawlctl manager plan"
+        return "crawlctl manager plan"
     if name == f"{noun}_not_found":
         return f"crawlctl {noun} list"
     if name == "unknown_crawler":

@@ -11,7 +11,9 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 T = TypeVar("T")
 
 #: Seconds between polls: the first pause, the longest pause, and the factor between two. Short runs need short pauses.
-FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 0.1, 2.0, 1.3
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+GROWTH = 1.3
 #: Seconds without an answer after which polling ends. A restart of the gateway takes less.
 OUTAGE_S = 60.0
 
@@ -55,7 +57,8 @@ class Polling:
                     silence(failure)
                 reported = True
             else:
-                silent_since, answered = None, True
+                silent_since = None
+                answered = True
                 yield answer
             if self._until is not None and time.monotonic() + self._pause_s > self._until:
                 time.sleep(max(0.0, self._until - time.monotonic()))

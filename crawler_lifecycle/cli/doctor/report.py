@@ -27,7 +27,7 @@ CLOCK_WARN_S = 2.0
 _ARCHIVE = "crawler_lifecycle.adapters.archive"
 #: Part of the settings -> modules that it needs and that are slow to import.
 SLOW = {
-    "all": ("anyio", "h11", "httpcore", "crawler_lifecycle.store.tables", "crawler_lifecycle.store.base.checks"),
+    "all": ("crawler_lifecycle.store.tables", "crawler_lifecycle.store.base.checks"),
     "s3": (
         *("boto3.session", "boto3.s3.inject", "boto3.s3.transfer"),
         *(f"{_ARCHIVE}.{name}" for name in ("bundles", "s3.archive", "s3.upload")),
@@ -80,11 +80,6 @@ def old(check: str, product: str, version: str, least: tuple[int, int], lacks: s
     return [bad(check, f"{product} {version} is too old: {lacks}", f"upgrade {product} to {needed} or newer")]
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number with a noun: ``1 crawler``, ``2 crawlers``."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
 def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
     """Return a finding about a clock that is ``ahead_s`` ahead of ours, plus or minus ``uncertain_s``.
 
@@ -113,7 +108,6 @@ class Context:
     redactor: Redactor
     fix: bool = False
     limit_s: float = 15.0
-    token: str | None = None
     services: str | None = None
     """The namespace of our services, whose accounts are checked; ``None``: only our own rights are checked."""
 

@@ -13,11 +13,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from crawler_lifecycle import dev_json, redaction
+from crawler_lifecycle.cli.admin.services import runs, settings_beside
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.settings import PREFIX, Settings, variables
 
-DEFAULT, ENVIRONMENT = "default", "environment"
+DEFAULT = "default"
+ENVIRONMENT = "environment"
 
 #: Variables of other programs that decide which systems our processes call. The last line has secrets.
 _OTHERS = (
@@ -74,16 +76,25 @@ def collect(state_dir: Path | None) -> Sources:
             return Sources(environment, alone=True)
     if stack is None:
         return Sources(environment, file, tree)
-    given = stack.variables()
+    given = settings_beside(stack)
     if state_dir is None:
-        given = {variable: value for variable, value in given.items() if not environment.get(variable)}
+        given = {name: value for name, value in given.items() if _of_temporal(name) or not environment.get(name)}
+    for name in filter(_of_temporal, environment):
+        del os.environ[name]  # a profile or key for another server
     os.environ.update(given)
     return Sources(environment, file, tree, stack.file, frozenset(given))
 
 
+def _of_temporal(name: str) -> bool:
+    return name.startswith("TEMPORAL_")
+
+
 def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
     if state_dir is None:
-        return None if dev_json.is_told(environment) else dev_json.nearest(say)
+        # The variables of Temporal are those of its own programs: they alone name no installation of ours.
+        ours = {name: value for name, value in environment.items() if not _of_temporal(name)}
+        found = None if dev_json.is_told(ours) else dev_json.nearest(say)
+        return None if found is None or (dev_json.is_told(environment) and not runs(found.known)) else found
     file = state_dir / dev_json.NAME
     try:
         found = dev_json.read(file)

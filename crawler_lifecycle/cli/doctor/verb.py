@@ -34,10 +34,10 @@ def doctor(
     cluster: bool = False,
     services: str = "crawler-lifecycle",
 ) -> int:
-    """Check everything that a run needs: settings, versions, Temporal, database, services, archive, clock, limits.
+    """Check what an installation needs: settings, versions, Temporal, database, rights on the cluster, archive, bus.
 
     Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is changed without
-    --fix, except for probes that are removed again (a file in the archive, a control group).
+    --fix, except for a probe in the archive that is removed again.
 
     With --cluster, from any machine with a kubeconfig: the versions, rights of each service account, namespaces and
     clocks of the systems that an installation needs.
@@ -93,11 +93,7 @@ def _prepare(
     found = sources.collect(state_dir)
     if url := current().gateway_url:
         os.environ["LIFECYCLE_GATEWAY__URL"] = url
-    # As in every other verb, a gateway from a dev.json gets no token.
-    of_dev = "LIFECYCLE_GATEWAY__URL" in found.of_dev and not url
-    token = None if of_dev else current().token()
-    secrets = redaction.secrets_of_environment(os.environ) | ({token} if token else set())
-    redactor = redaction.Redactor(secrets)
+    redactor = redaction.Redactor(redaction.secrets_of_environment(os.environ))
     limit_s = current().timeout_s or LIMIT_S
     if services is not None:
         os.environ["LIFECYCLE_CLUSTER__KIND"] = "kubernetes"
@@ -106,41 +102,35 @@ def _prepare(
         kind_of(settings.cluster)
     except InvalidRequest as error:
         wrong = bad("settings", redactor.text(str(error)), "correct it; checks that need settings were not run")
-        return Context(None, found, redactor, fix, limit_s, token), (), (wrong,)
+        return Context(None, found, redactor, fix, limit_s), (), (wrong,)
     line = ok("settings", f"addresses come from {found.dev_json}" if found.dev_json else "all are valid")
-    context = Context(settings, found, redactor, fix, limit_s, token, services)
+    context = Context(settings, found, redactor, fix, limit_s, services)
     return context, sources.in_force(settings, found, redactor), (line,)
 
 
 def _checks(settings: Settings | None) -> Sequence[Check]:
     from crawler_lifecycle.clusters.kind import kind_of
 
-    from .checks import database, machine, records, services, temporal
+    from .checks import database, destinations, environment, temporal
     from .report import Check
 
     of_cluster = {} if settings is None else kind_of(settings.cluster).checks
     return (
-        Check("environment", machine.check_environment, needs_settings=False),
-        Check("versions", machine.check_versions, needs_settings=False),
-        Check("memory", machine.check_memory, needs_settings=False),
-        Check("disk", machine.check_disks),
+        Check("environment", environment.check_environment, needs_settings=False),
+        Check("versions", environment.check_versions, needs_settings=False),
+        Check("quotas", environment.check_quotas),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
-        *records.CHECKS,
         *(Check(name, resolve_name(function)) for name, function in of_cluster.items()),
-        Check("catalogue", services.check_catalogue),
-        Check("scheduler", services.check_scheduler),
-        Check("gateway", services.check_gateway),
-        Check("quotas", services.check_quotas),
-        *services.SINKS,
+        *destinations.CHECKS,
     )
 
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
     """Return the checks that apply here, and a line about the reason if some do not.
 
-    In the pod of a component, only the systems that it uses are checked. If only a gateway is named, only that is
-    checked.
+    In the pod of a component, only the systems that it uses are checked. If only a gateway is named, it tells its
+    state itself.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 
@@ -151,11 +141,14 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
         mine = resolve_name(asked)()
     if context.services is not None:
-        wanted, who = component.INSTALLATION, "only what an installation needs is checked"
+        wanted = component.INSTALLATION
+        who = "only what an installation needs is checked"
     elif context.sources.alone:
-        wanted, who = component.NAMED, "only the address of a gateway is set: only the report of the gateway is checked"
+        wanted = component.NAMED
+        who = "only the address of a gateway is set: its /readyz says how it is"
     elif mine is not None:
-        wanted, who = component.OWN | component.USES[mine], f"this is {mine}: only the parts that it uses are checked"
+        wanted = component.OWN | component.USES[mine]
+        who = f"this is {mine}: only the parts that it uses are checked"
     else:
         return checks, ()
     text = f"{who}; not checked: {', '.join(c.name for c in checks if c.name not in wanted)}"

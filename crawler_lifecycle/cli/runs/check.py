@@ -10,15 +10,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from crawler_lifecycle.cli.client.polling import Polling
-from crawler_lifecycle.cli.inputs import pairs
+from crawler_lifecycle.cli.inputs import Arguments, Settings, pairs
 from crawler_lifecycle.cli.output import clean, emit, moment, number, show_finding, took
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, Project
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.runner.contract import NOT_KEPT
 from crawler_lifecycle.subjects import TERMINAL, Document, was_stopped
 
-from .texts import RUN, Arguments, Crawler, Settings, required
+from .texts import RUN, Crawler, required
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Counts = dict[str, int]
 
-TAG, WHY = "check", "crawlctl crawler check"
+TAG = "check"
+WHY = "crawlctl crawler check"
 _STYLES = {"ok": "green", "FAILED": "red bold", "skipped": "yellow"}
 #: Different readings of the counters that prove growth. After more of them, we no longer wait for the word ``resumed``,
 #: which looks find: they are nearly as frequent as the readings.
-_GROWTHS, _PATIENCE = 3, 8
+_GROWTHS = 3
+_PATIENCE = 8
 _QUICK: dict[str, Any] = {"tags": [TAG], "poll_minutes": [0.05]}
 #: Seconds for the archive; seconds after the grace in which a stopped run must end; and seconds after ``--limit-s`` at
 #: which the service itself stops a run, if this program died.
-_EXPORT_S, _STOP_S, _ABANDONED_S = 60.0, 60.0, 300.0
+_EXPORT_S = 60.0
+_STOP_S = 60.0
+_ABANDONED_S = 300.0
 
 
 class Line(NamedTuple):
@@ -105,7 +110,8 @@ def check(
         if missing := [clean(name) for name in required(entry) if name not in args]:
             what = f"crawler {crawler} requires the arguments {', '.join(missing)}"
             raise WrongUsage(what, f"add {' '.join(f'-a {name}=…' for name in missing)}")
-        trial, lines = Trial(gateway, entry, request, limit_s), list[Line]()
+        trial = Trial(gateway, entry, request, limit_s)
+        lines = list[Line]()
         try:
             for line in trial.lines():
                 lines.append(line)
@@ -114,7 +120,8 @@ def check(
         finally:
             trial.leave_nothing()
     counts = {result: sum(line.result == result for line in lines) for result in _STYLES}
-    rows, failed = [line._asdict() for line in lines], [line.check for line in lines if line.result == "FAILED"]
+    rows = [line._asdict() for line in lines]
+    failed = [line.check for line in lines if line.result == "FAILED"]
     document = {"crawler": crawler, "runs": trial.runs, "summary": counts, "checks": rows}
     emit(document, names=failed, table=lambda: None, rows=rows)
     say(", ".join(f"{count} {result}" for result, count in counts.items()))
@@ -127,7 +134,10 @@ class Trial:
     def __init__(self, gateway: Gateway, entry: Document, request: dict[str, Any], limit_s: float) -> None:
         self._longest_s = min(limit_s + _ABANDONED_S, entry["limits"].get("run_timeout_s") or math.inf)
         self._grace_s = entry["limits"].get("stop_grace_s") or 30.0
-        self._gateway, self._entry, self._limit_s, self._by = gateway, entry, limit_s, request["requested_by"]
+        self._gateway = gateway
+        self._entry = entry
+        self._limit_s = limit_s
+        self._by = request["requested_by"]
         self._request = request | _QUICK | {"limits": {"start_check_s": 1, "run_timeout_s": self._longest_s}}
         self.runs: list[int] = []
         self._live: set[str] = set()
@@ -135,7 +145,8 @@ class Trial:
 
     def lines(self) -> Iterator[Line]:
         """Carry out the check, and yield each line as soon as it is known."""
-        run, counts = self._start(), list[Counts]()
+        run = self._start()
+        counts = list[Counts]()
         seen = self._follow(run, lambda seen: bool(seen.task.get("started_at")))
         if not seen.task.get("started_at"):
             cure = "correct its entry in the catalogue; if it waits for a place, free one, or raise --limit-s"
@@ -203,7 +214,8 @@ class Trial:
 
     def _stop_line(self, seen: Seen) -> Line:
         times = (seen.run.get("stop") or {}).get("requested_at"), seen.task.get("ended_at")
-        (asked, ended), after = map(moment, times), took(*times)
+        (asked, ended) = map(moment, times)
+        after = took(*times)
         if seen.ended and not seen.stopped:
             cure = "let it crawl for some 20 s by its arguments or settings; after a stop it must not say finished"
             if asked and ended and ended > asked:
@@ -233,7 +245,8 @@ class Trial:
             why = "its entry of the catalogue does not say resumable: true" if before.stopped else "it was not stopped"
             yield from (Line(name, "skipped", why) for name in ("resume", "goes on"))
             return
-        run, counts = int(before.run["run_id"]), list[Counts]()
+        run = int(before.run["run_id"])
+        counts = list[Counts]()
         self._live.add(str(before.run["request_id"]))
         attempt = int(self._ask(lambda: self._gateway.resume(run, requested_by=self._by))["attempt"])
 
@@ -241,7 +254,8 @@ class Trial:
             return _readings(counts, seen) >= (_PATIENCE if seen.task.get("resumed") is None else 1)
 
         seen = self._follow(run, done, attempt=attempt)
-        note, failed = clean(seen.task.get("resume_note")), seen.run.get("status") == "FAILED"
+        note = clean(seen.task.get("resume_note"))
+        failed = seen.run.get("status") == "FAILED"
         # While it executes, counters may still be those of the try before.
         told = (seen if seen.ended else self._stop(run, attempt)).counts
         if seen.task.get("resumed") is True and not failed:
@@ -271,10 +285,13 @@ class Trial:
         if self._entry.get("items") is False:
             return Line("items", "skipped", "its entry of the catalogue says items: off")
         stats = self._ask(lambda: self._gateway.get(RUN.path(run, "/items/stats")))
-        items, notes = int(stats["items"]), clean("; ".join(stats["notes"]))
-        text = f"{number(items)} can be read" + (f": {notes}" if notes else "")
+        items = int(stats["items"])
+        notes = [clean(note) for note in stats["notes"]]
+        text = ": ".join(filter(None, (f"{number(items)} can be read", "; ".join(notes))))
         cure = "write items.jsonl in CRAWL_FILES_DIR, a JSON object a line"
-        if notes if items else seen.task.get("items"):
+        # Another crawler in the same folder may have left files that are not kept. They are no items of this one.
+        wrong = any(not note.endswith(NOT_KEPT) for note in notes) if items else seen.task.get("items")
+        if wrong:
             return _bad("items", f"{text} ({number(seen.task.get('items'))} were told)", cure, "items")
         return Line("items", "ok", text) if items else Line("items", "skipped", text, f"{cure}, if it has any")
 

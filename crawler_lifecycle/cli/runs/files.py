@@ -162,10 +162,10 @@ def _show(run: Document, attempt: int | None) -> int:
         show_rows(deliveries, tables.DELIVERIES, empty="no event was delivered yet")
 
     document = {"run_id": run_id, "exports": exports, "deliveries": deliveries}
-    emit(document, names=[one.get("url") for one in exports if one.get("url")], table=table)
+    emit(document, names=[export.get("url") for export in exports if export.get("url")], table=table)
     if any(one.get("status") == "failed" for one in (*exports, *deliveries)):
         say(f"next: crawlctl export {run_id} --resend")
-    elif any(one.get("url") for one in exports):
+    elif any(export.get("url") for export in exports):
         say(f"next: crawlctl export {run_id} --download .")
     return Exit.DONE
 
@@ -208,7 +208,8 @@ def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> i
         size = _write(pieces, draft, target.name, sha256)
         _publish(draft, target)
     except OSError as error:
-        what, cure = f"{clean(target)} cannot be written", "free some space, or choose another folder"
+        what = f"{clean(target)} cannot be written"
+        cure = "free some space, or choose another folder"
         raise CommandFailed(Exit.ERROR, what, error.strerror or str(error), cure) from None
     finally:
         with suppress(OSError):
@@ -222,7 +223,8 @@ def _exists_already(target: Path) -> CommandFailed:
 
 
 def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) -> int:
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as file:
         for piece in pieces:

@@ -15,8 +15,8 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.items import plain
-from crawler_lifecycle.runner.item_files import feeds, no_feeds
-from crawler_lifecycle.runner.item_reader import Skipped, read_items
+from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
+from crawler_lifecycle.runner.item_reader import Skipped
 
 from . import tables
 from .files import TaskId, fetch, files_of
@@ -105,20 +105,23 @@ class _Found:
 
     def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
         rows, note = files_of(gateway, run, task)
-        self._gateway, self._run = gateway, run
-        self._skipped, self._notes = Skipped(), [note] if note else []
+        self._gateway = gateway
+        self._run = run
+        self._skipped = Skipped()
+        self._notes = [note] if note else []
         self._note = (gateway.run(run).get("fields") or {}).get("note") if task is None else None
         names = [row["name"] for row in rows]
         self.feeds, self.why = feeds(names, self._first), note or no_feeds(names)
 
     def __iter__(self) -> Iterator[Any]:
-        for feed in self.feeds:
-            with closing(self._gateway.file(self._run, feed.name)) as pieces:
-                yield from read_items(feed, pieces, self._skipped)
+        return items_of(self.feeds, self._pieces, self._skipped)
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        with closing(self._gateway.file(self._run, name)) as pieces:
+            yield from pieces
 
     def _first(self, name: str) -> bytes:
-        with closing(self._gateway.file(self._run, name)) as pieces:
-            return next(iter(pieces), b"")
+        return next(self._pieces(name), b"")
 
     def notes(self) -> list[str]:
         """Return notes about the files, about the run's items, and about the lines that were read so far."""
@@ -127,7 +130,8 @@ class _Found:
 
 def _show(run: int, found: _Found, items: Iterable[Any], limit: int) -> int:
     texts = [plain(item) for item in items if item is not PAUSE]
-    lines, rows = [f"{clean(text)}\n" for text in texts[:limit]], [json.loads(text) for text in texts[:limit]]
+    lines = [f"{clean(text)}\n" for text in texts[:limit]]
+    rows = [json.loads(text) for text in texts[:limit]]
     document = {"run_id": run, "items": rows, "notes": found.notes()}
     emit(document, names=[], table=lambda: sys.stdout.writelines(lines), rows=rows)
     _say_all(found.notes())
@@ -139,7 +143,8 @@ def _show(run: int, found: _Found, items: Iterable[Any], limit: int) -> int:
 
 
 def _show_stats(run: int, document: dict[str, Any]) -> int:
-    rows, empty = document["fields"], f"run {run} has no items; next: crawlctl files {run}"
+    rows = document["fields"]
+    empty = f"run {run} has no items; next: crawlctl files {run}"
     names = [row["name"] for row in rows]
     emit(document, names=names, rows=rows, table=lambda: show_rows(rows, tables.STATS, empty=empty))
     _say_all([f"{number(document['items'])} items", *document["notes"]])

@@ -12,7 +12,9 @@ from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, fields_of, rea
 from crawler_lifecycle.domain.items import as_text, plain
 
 #: The most rows and cells of a group. It also ends when its texts have this many characters.
-ROWS, CELLS, CHARS = 20_000, 1_000_000, 8 * 1024 * 1024
+ROWS = 20_000
+CELLS = 1_000_000
+CHARS = 8 * 1024 * 1024
 #: Type of a column -> a check that a value fits into it. A column with other values has the type string.
 _FITS: dict[str, Callable[[Any], bool]] = {
     "bool_": lambda value: isinstance(value, bool),
@@ -33,7 +35,8 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
     except ImportError as error:
         cure = 'pip install "crawler-lifecycle[parquet]"'
         raise CommandFailed(Exit.ERROR, "--format parquet needs pyarrow", str(error), cure) from None
-    source, sink = (item for item in items if item is not PAUSE), io.BytesIO()
+    source = (item for item in items if item is not PAUSE)
+    sink = io.BytesIO()
     head, names, _ = yield from read_head(source)
     kinds = {name: _kind([fields_of(item).get(name) for item in head]) for name in fields or names}
     columns = [pyarrow.field(name, getattr(pyarrow, kind)()) for name, kind in kinds.items()]
@@ -55,7 +58,8 @@ def _kind(values: Iterable[Any]) -> str:
 
 
 def _row(item: Any, kinds: dict[str, str], whole: bool) -> dict[str, Any]:
-    row, rest = dict[str, Any](), dict[str, Any]()
+    row = dict[str, Any]()
+    rest = dict[str, Any]()
     for name, value in fields_of(item).items():
         kind = kinds.get(name)
         if kind == "string":
@@ -68,11 +72,13 @@ def _row(item: Any, kinds: dict[str, str], whole: bool) -> dict[str, Any]:
 
 
 def _groups(rows: Iterable[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
-    group, chars = list[dict[str, Any]](), 0
+    group = list[dict[str, Any]]()
+    chars = 0
     for row in rows:
         group.append(row)
         chars += sum(len(value) for value in row.values() if isinstance(value, str))
         if len(group) >= most or chars >= CHARS:
             yield group
-            group, chars = [], 0
+            group = []
+            chars = 0
     yield group

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.inputs import content_of, pairs
+from crawler_lifecycle.cli.inputs import Arguments, Settings, content_of, filled, pairs
 from crawler_lifecycle.cli.output import as_json, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
 from crawler_lifecycle.subjects import TERMINAL, Cell, status_word
 
-from .texts import RUN, Arguments, Crawler, Settings
+from .texts import RUN, Crawler
 
 Seconds = float | Literal["none"] | None
 
@@ -151,7 +151,7 @@ def start(
         "project": project,
         **options.given(),
     }
-    request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
+    request |= filled(optional)
     _check_numbers(request)
     if dry_run:
         emit(request, names=[request_id], table=lambda: print(as_json(request)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from crawler_lifecycle.cli.inputs import pairs
+from crawler_lifecycle.cli.inputs import Given, pairs
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
@@ -62,7 +62,7 @@ def add(
     run: RunId,
     /,
     *,
-    arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"])] = None,
+    arg: Given = None,
     file: Path | None = None,
     request_id: str | None = None,
 ) -> None:

@@ -18,8 +18,6 @@ from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, pace,
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 Crawler = Annotated[str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")]
-Arguments = Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of the crawler, name=value")]
-Settings = Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")]
 
 _GENERAL = asdict(Limits())
 #: Fields of a request -> their names in ``describe``.
@@ -37,7 +35,8 @@ _WORDS |= {"max_parallel_tasks": "at once"}
 
 def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
     """Return the lines of ``describe``, without empty ones."""
-    started, ended = run.get("started_at"), run.get("ended_at")
+    started = run.get("started_at")
+    ended = run.get("ended_at")
     facts = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
         ("status", f"{status_words(run)}, stage {run.get('stage')}"),
@@ -68,7 +67,8 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
 
 def status_words(run: Document) -> str:
     """Return the status with the outcome. For a stopped run, also return the recorded status."""
-    word, outcome = status_word(run), clean(run.get("outcome"))
+    word = status_word(run)
+    outcome = clean(run.get("outcome"))
     inside = f"{run['status']}, {outcome}" if word != run.get("status") else outcome
     return f"{word} ({inside})" if inside else word
 
@@ -204,7 +204,8 @@ def stops(run: Document) -> list[tuple[str, str]]:
 
 
 def export_words(export: Document) -> str:
-    words, files = clean(export.get("status")), export.get("files")
+    words = clean(export.get("status"))
+    files = export.get("files")
     if not export.get("url"):
         return words + (f", {clean(export['error'])}" if export.get("error") else "")
     size = "" if files is None else f", {number(files)} files, {number(export.get('bytes'))} bytes"
@@ -213,7 +214,8 @@ def export_words(export: Document) -> str:
 
 def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
     """Return the commands that are useful next for this run."""
-    run_id, status = run.get("run_id"), run.get("status")
+    run_id = run.get("run_id")
+    status = run.get("status")
     if run.get("deleted"):
         return [f"crawlctl timeline {run_id}"]
     if status in TERMINAL:

@@ -26,7 +26,9 @@ KIND = Literal[
 Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
 
 #: The most tasks and corrections that ``describe`` reads, and the most tasks that it shows.
-TASKS_MAX, CORRECTIONS_MAX, TASKS_SHOWN = 500, 50, 20
+TASKS_MAX = 500
+CORRECTIONS_MAX = 50
+TASKS_SHOWN = 20
 
 
 def list_runs(

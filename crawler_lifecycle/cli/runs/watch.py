@@ -79,7 +79,8 @@ def _read(gateway: Gateway, run_id: int, seen: Seen) -> Seen:
     tasks = gateway.poll(f"/v1/runs/{run_id}/tasks", page_size=TASKS_PAGE).get("tasks", [])
     if _moved(run) != _moved(seen.run) or len(tasks) != len(seen.tasks):
         seen.corrections = gateway.rows(f"/v1/runs/{run_id}/corrections", limit=TASKS_PAGE)
-    seen.run, seen.tasks = run, tasks
+    seen.run = run
+    seen.tasks = tasks
     return seen
 
 
@@ -229,7 +230,8 @@ def _add_tasks(branch: Any, seen: Seen, most: int) -> None:
 
 
 def _below(run: Mapping[str, Any], corrections: Sequence[Document]) -> list[str]:
-    ended, stop = run.get("status") in TERMINAL, run.get("stop")
+    ended = run.get("status") in TERMINAL
+    stop = run.get("stop")
     lines = [counters(run), stop_words(stop) if stop else "", clean(run.get("cause"))]
     lines.append(waiting_clause(run) if ended else truth_words(run))
     for wrong in list(corrections)[-3:]:

@@ -169,7 +169,7 @@ def dev(
 
 def banner(stack: Stack, seconds: float) -> str:
     """Return the lines to print at the start: addresses, and the next command."""
-    from crawler_lifecycle.store import masked
+    from crawler_lifecycle.store.engine import masked
 
     known = stack.addresses
     lines = [
@@ -216,7 +216,8 @@ def adopt_restored(stack: Stack) -> None:
 
 def show_demo(stack: Stack) -> None:
     """Run the first example crawler, and print its result and what to type next. An error does not end the stack."""
-    url, crawlctl = str(stack.addresses["gateway"]), _crawlctl(stack)
+    url = str(stack.addresses["gateway"])
+    crawlctl = _crawlctl(stack)
     if stack.first is None:
         return say(f"this folder has a catalogue of its own, so no example is run; next: {crawlctl} crawler list")
     try:

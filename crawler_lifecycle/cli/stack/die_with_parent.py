@@ -18,7 +18,8 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> NoReturn:
     """Ask the kernel for SIGKILL at the parent's end, then replace this process by the command."""
-    parent, command = int(sys.argv[1]), sys.argv[2:]
+    parent = int(sys.argv[1])
+    command = sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # the parent died before the call above
         sys.exit(1)

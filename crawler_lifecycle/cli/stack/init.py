@@ -28,7 +28,8 @@ def init(folder: Path = Path(), /) -> None:
     files = [file.relative_to(TEMPLATE) for file in sorted(TEMPLATE.rglob("*")) if file.is_file()]
     files = [file for file in files if "__pycache__" not in file.parts]
     if there := sorted({file.parts[0] for file in files if os.path.lexists(folder / file.parts[0])}):
-        what, cure = f"{folder.absolute()} already has {', '.join(there)}", "crawlctl init ANOTHER_FOLDER"
+        what = f"{folder.absolute()} already has {', '.join(there)}"
+        cure = "crawlctl init ANOTHER_FOLDER"
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, what, "init replaces nothing", cure)
     try:
         for file in files:

@@ -46,7 +46,8 @@ def end_process(pid: int, started: int | None, grace_s: float) -> None:
 
 def of_folder(folder: Path) -> list[int]:
     """Return the processes of this user whose command line, environment or working directory names this folder."""
-    name, found = os.fsencode(folder) + b"/", []
+    name = os.fsencode(folder) + b"/"
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             told = os.fsencode((entry / "cwd").readlink()) + b"/"

@@ -34,7 +34,9 @@ LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
 #: Seconds for the gateway's answer about open runs, for its answers while crawls are ended, and for the proof of their
 #: end. A dead gateway fails at once. A slow one gets time, so that no crawl is left over.
-ASK_S, END_CRAWLS_S, PROOF_S = 10.0, 30.0, 60.0
+ASK_S = 10.0
+END_CRAWLS_S = 30.0
+PROOF_S = 60.0
 
 OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 
@@ -200,7 +202,8 @@ class Stack:
 
     def _end_leftovers(self, before: Mapping[str, object]) -> None:
         """End the parts of an earlier stack that was killed, if the kernel has not ended them."""
-        pids, started = before.get("processes"), before.get("started")
+        pids = before.get("processes")
+        started = before.get("started")
         if not isinstance(pids, dict) or not isinstance(started, dict):
             return
         for name, pid in pids.items():
@@ -275,7 +278,8 @@ class Stack:
             cure = "set --image to an image with Scrapy and the examples (docs/deployment-kubernetes.md)"
             raise WrongUsage("pods of the example crawlers need an image", cure)
         self.first = "demo" if examples is None else "services"
-        target, site = self.state_dir / "crawlers.yaml", plan.url("site") if plan.has_site else None
+        target = self.state_dir / "crawlers.yaml"
+        site = plan.url("site") if plan.has_site else None
         write_crawlers((examples or TEMPLATE) / "crawlers.yaml", target, site, in_images=plan.kubernetes is not None)
         return target, beside
 
@@ -288,7 +292,9 @@ class Stack:
         try:
             code = process.wait(timeout=120)
             if code == Exit.NOT_IN_THIS_STATE and self.layout.database is None:
-                from crawler_lifecycle.store import read_schema  # imported here, because it loads SQLAlchemy
+                from crawler_lifecycle.store.migrations.schema_version import (
+                    read_schema,  # imported here, because it loads SQLAlchemy
+                )
 
                 fault = read_schema(str(self.layout.addresses()["database"])).fault
                 cure = "crawlctl dev --recreate, which begins anew and sets the former files aside"

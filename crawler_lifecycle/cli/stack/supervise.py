@@ -32,7 +32,8 @@ LONGEST_DELAY_S = 10.0
 #: Seconds after which a running part counts as stable. Its next restart then has the shortest delay again.
 PROVED_S = 30.0
 #: Seconds between two health checks of a part, and the most seconds without an answer.
-ASK_S, SILENT_S = 5.0, 60.0
+ASK_S = 5.0
+SILENT_S = 60.0
 #: The most seconds until a part answers for the first time, even on a slow machine.
 READY_S = 180.0
 #: A start fails if the part ends this many times before it is healthy.
@@ -205,7 +206,8 @@ class Supervisor:
                 self._say(f"{kept.part.name} has not answered for {self._silent_s:g} s; replacing it (log: {kept.log})")
             self._ask_to_end(kept, kept.process, now)
         elif kept.ends and now - kept.since >= PROVED_S:
-            kept.ends, kept.delay = 0, 0.0
+            kept.ends = 0
+            kept.delay = 0.0
         return False
 
     def _spawn(self, kept: _Kept, now: float) -> None:
@@ -215,7 +217,8 @@ class Supervisor:
         except OSError as error:  # no free memory or descriptors at present
             self._ended(kept, str(error), now)
             return
-        kept.since, kept.heard = now, None
+        kept.since = now
+        kept.heard = None
         kept.starts.append(kept.process.pid)
 
     def _ended(self, kept: _Kept, code: int | str, now: float) -> None:
@@ -262,7 +265,8 @@ def _status(kept: _Kept) -> int | None:
     Our services name their stack, and hide what they have open. The process of any other part has to listen there.
     Raises ``PartFailed`` if another stack answers at its address.
     """
-    process, part = kept.process, kept.part
+    process = kept.process
+    part = kept.part
     if process is None:
         return None
     status, stack = ask(part.health)

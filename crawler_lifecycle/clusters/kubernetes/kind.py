@@ -24,12 +24,9 @@ class KubernetesKind(ClusterKind):
 
     uploads = True
     window = 10
-    checks: ClassVar = {"cluster": f"{_DOCTOR}.cluster:check_cluster", "files": f"{_DOCTOR}.files:check_files"}
+    checks: ClassVar = {"cluster": f"{_DOCTOR}.cluster:check_cluster", "files": f"{_DOCTOR}.destinations:check_files"}
     component = f"{_DOCTOR}.component:component"
-    slow = tuple(
-        f"{_HERE}.{name}"
-        for name in ("client.connection", "cluster", "jobs.finalizers", "looks.namespace_identity", "rbac")
-    )
+    slow = tuple(f"{_HERE}.{name}" for name in ("client.connection", "looks.namespace_identity", "rbac"))
 
     def deployer(self, task_environment: TaskEnvironment | None) -> Deployer:
         from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer

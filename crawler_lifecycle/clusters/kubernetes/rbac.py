@@ -46,10 +46,8 @@ def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
 _NAMESPACE = Right("get", "namespaces")
 CLUSTER = Right("get", "namespaces", name=SYSTEM)
 
-_WORKLOADS, _POSITIONS = (
-    Right("list", "workloads", "kueue.x-k8s.io"),
-    Right("get", "localqueues/pendingworkloads", "visibility.kueue.x-k8s.io"),
-)
+_WORKLOADS = Right("list", "workloads", "kueue.x-k8s.io")
+_POSITIONS = Right("get", "localqueues/pendingworkloads", "visibility.kueue.x-k8s.io")
 
 _READS = (
     *_rights("batch", "jobs", "get", "list"),
@@ -73,11 +71,7 @@ ROLES: Mapping[str, Sequence[Right]] = {
     ),
     "crawl-looker": (*_READS, *_rights("batch", "jobs", "patch"), *_rights("", "pods", "patch")),
     "crawl-stopper": (*_READS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
-    "crawl-observer": (
-        *_rights("batch", "jobs", "list", "watch"),
-        *_rights("", "pods", "list", "watch"),
-        *_rights("", "pods/log", "get"),
-    ),
+    "crawl-observer": (*_READS, *_rights("batch", "jobs", "watch"), *_rights("", "pods", "watch")),
     "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),
 }
 

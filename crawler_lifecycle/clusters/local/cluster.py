@@ -112,7 +112,8 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        ours, marks = ("state", "slots"), (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
+        ours = ("state", "slots")
+        marks = (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
         # Create the folder of tasks only if the folders ``ours`` are missing too. If it alone is missing, its disk is
         # not mounted. The folders of marks do not count, because an observer may create them before us.
         used = any((self._state / name).exists() for name in ours)
@@ -213,7 +214,7 @@ class LocalCluster:
             if self._by_file(folder, task, self._stop) or task.uid is None:
                 return
             supervisors, crawlers = folder.named(_known_uid(folder, task))
-            heard = [one.send(STOP_SIGNAL) for one in supervisors]
+            heard = [supervisor.send(STOP_SIGNAL) for supervisor in supervisors]
             if not any(heard):
                 _terminate(crawlers)
         except OSError as error:
@@ -290,8 +291,8 @@ class LocalCluster:
                     _write_missing_end(folder, leader, killed)
                     folder.settle_group()
                     break
-                for one in supervisors:  # SIGTERM wakes a supervisor that waits for a slot
-                    one.send(signal.SIGKILL if late else signal.SIGTERM)
+                for supervisor in supervisors:  # SIGTERM wakes a supervisor that waits for a slot
+                    supervisor.send(signal.SIGKILL if late else signal.SIGTERM)
         return True
 
     def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
@@ -302,8 +303,8 @@ class LocalCluster:
                 return
             # Kill the crawlers first: a supervisor that gets the stop signal forwards it to a living crawler.
             kill_all(crawlers)
-            for one in supervisors:  # after the stop signal it starts nothing more, and writes the end
-                one.send(signal.SIGKILL if late else STOP_SIGNAL)
+            for supervisor in supervisors:  # after the stop signal it starts nothing more, and writes the end
+                supervisor.send(signal.SIGKILL if late else STOP_SIGNAL)
 
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
@@ -17,8 +15,7 @@ from crawler_lifecycle.ports.protocols import TaskBundles
 class LocalKind(ClusterKind):
     """The cluster kind whose tasks are processes of this machine."""
 
-    on_this_machine = clears_itself = True
-    checks: ClassVar = {"task limits": "crawler_lifecycle.cli.doctor.checks.machine:check_groups"}
+    clears_itself = True
 
     def deployer(self, task_environment: TaskEnvironment | None) -> LocalCluster:
         c = self.settings

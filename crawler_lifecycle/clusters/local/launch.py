@@ -91,7 +91,8 @@ class Launcher:
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
                 return Deployed(task.index, "existing", name, str(begun))  # even if its crawler changed the folder
-            uid, state = self._existing_uid(folder), "existing"
+            uid = self._existing_uid(folder)
+            state = "existing"
             if uid is None:
                 try:
                     spec = self._spec(deployment, crawler, task, folder, name)
@@ -251,7 +252,8 @@ class Launcher:
         """
         contract = contract_of(deployment, crawler, task)
         resources = deployment.of(task).resources.over(crawler.resources)
-        memory, cpu = parse_memory(resources.memory), parse_cpu(resources.cpu)
+        memory = parse_memory(resources.memory)
+        cpu = parse_cpu(resources.cpu)
         groups = self.groups()
         argv, cwd = self._argv(crawler)
         self._secrets(crawler)

@@ -30,7 +30,9 @@ class Reading:
     """One observation of one folder. The methods raise ``OSError``."""
 
     def __init__(self, folder: TaskFolder, now: datetime, node: str) -> None:
-        self._folder, self._now, self._node = folder, now, node
+        self._folder = folder
+        self._now = now
+        self._node = node
         self._seen = partial(Observation, folder.task.index, folder.task.attempt, observed_at=now)
 
     def observe(self) -> Observation:
@@ -44,7 +46,8 @@ class Reading:
 
     def _named(self, seen: Observation) -> Observation:
         """Add the name, the uid, the resumption, and the problems of files that were ignored."""
-        started, final = seen.started_at is not None, seen.end is not None
+        started = seen.started_at is not None
+        final = seen.end is not None
         resumed, note = self._resumption(final=final) if started else (None, None)
         uid = self._folder.uid()
         reason = self._message(seen.reason)
@@ -180,7 +183,9 @@ class Reading:
         reason = self._folder.text(data, "reason", source) or "Error"
         if source == files.END and number == 9 and finish is not None and own is not None and reason == "Error":
             # The runner was killed between its summary and its exit. The summary is the better evidence.
-            code, number, reason = own, None, "Error" if own else "Completed"
+            code = own
+            number = None
+            reason = "Error" if own else "Completed"
         told = self._folder.typed(summary, "told_to_stop", bool, files.SUMMARY) is True
         crawlers = self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code)
         code, verdict = told_exit(code, own, crawlers, told)
@@ -234,7 +239,8 @@ class Reading:
 
     def _oom(self) -> str | None:
         """Return a text about a kill for the memory limit; ``None`` if there was none. Raises ``OSError``."""
-        kills, group = 0, self._folder.group()
+        kills = 0
+        group = self._folder.group()
         with contextlib.suppress(FileNotFoundError):  # the group was removed meanwhile
             kills = group.oom_kills() if group is not None else 0
         # Read the file last: another look writes it before it removes the group.

@@ -1,8 +1,10 @@
 """The observer of local tasks: it soon reports starts, ends, killed supervisors and removed folders.
 
-It reads the marks every ``SCAN_S`` seconds, and for each task with a mark its processes and folder every ``CHECK_S``
-seconds. A task that ended while no observer ran still has a mark, so the folders of old tasks are never read. A report
-is not evidence: it leads to a look, and only the look decides.
+A supervisor makes a file in ``started`` when its crawler executes, and moves a mark to ``ended`` when the end is on
+file. The kernel tells both at once, and a look then sees them. All else, such as a killed supervisor, is found every
+``CHECK_S`` seconds: by the marks, and by the processes and the folder of each task with a mark. A task that ended while
+no observer ran still has a mark, so the folders of old tasks are never read. A report is not evidence: it leads to a
+look, and only the look decides.
 """
 
 from __future__ import annotations
@@ -13,17 +15,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clusters.local.folders.arrivals import Arrivals
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, task_of, task_path
 from crawler_lifecycle.clusters.local.processes.identity import Identity, still_alive
 from crawler_lifecycle.clusters.local.processes.slot_queue import open_lock
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
+from crawler_lifecycle.ports.cluster import Changed
 from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 from crawler_lifecycle.ports.runs import TaskRef
 
@@ -32,8 +36,11 @@ from .processes import liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two readings of the marks, and between two checks of a task whose mark has not changed.
-SCAN_S, CHECK_S = 0.2, 1.0
+#: Seconds between two readings of the marks, and between two checks of a task, when the kernel tells no change.
+CHECK_S = 1.0
+#: The longest wait for the kernel, so that a watch soon ends when it is over. Where the kernel cannot tell changes, the
+#: marks are read as often.
+WAIT_S = 0.2
 #: Seconds for which a mark without a supervisor counts as a deployment in progress. Later the mark is removed.
 STALE_S = 60.0
 #: Seconds until the watch begins again after an error: the first pause, and the longest.
@@ -43,9 +50,9 @@ SLACK_S = 1.0
 #: Seconds between two removals of marks of tasks that ended a while ago.
 TIDY_S = 5.0
 #: Results of a check when no supervisor lives.
-NEW, ALONE, OVER = "not supervised yet", "alone", "over"
-
-Changed = Callable[[int, datetime], None]
+NEW = "not supervised yet"
+ALONE = "alone"
+OVER = "over"
 
 
 class LocalObserver:
@@ -71,7 +78,8 @@ class LocalObserver:
             try:
                 if watch is None:
                     watch = held.enter_context(contextlib.closing(_Watch(self._state, changed)))
-                watch.turn()
+                if not watch.turn():
+                    return
             except Exception as error:
                 watch = None
                 self._health = ObserverHealth(False, f"the local cluster cannot be watched: {error}")
@@ -80,7 +88,7 @@ class LocalObserver:
             self._health = ObserverHealth(True, None, len(watch.tasks), watch.place())
 
         why = "only the regular looks find changes"
-        loop = Loop("watching the local cluster", SCAN_S, meanwhile=why, retry_s=RETRY_S)
+        loop = Loop("watching the local cluster", 0.0, meanwhile=why, retry_s=RETRY_S)
         try:
             with held:
                 loop.run_in_thread(turn, over)
@@ -107,7 +115,7 @@ class _Task:
     key: tuple[RunRef, int, int]
     path: str
     since: float
-    check_at: float = 0.0
+    check_at: float
     seen: str = NEW
     waiting: bool = True
     supervisor: Identity | None = None
@@ -125,12 +133,14 @@ class _Watch:
         """The marks of ended tasks at the last reading."""
         self._odd: set[str] = set()
         """Names of tasks whose folder could not be read, so that this is logged once."""
-        self._tidy_at = 0.0
+        self._read_at = self._tidy_at = 0.0
         for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED):
             (state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = open_lock(str(state / "observer.lock"))
+        self._arrivals = Arrivals(state / files.STARTED, state / liveness_marks.ENDED)
 
     def close(self) -> None:
+        self._arrivals.close()
         os.close(self._lock)
 
     def place(self) -> int:
@@ -143,31 +153,41 @@ class _Watch:
             return 0
         return 1
 
-    def turn(self) -> None:
-        """Read the marks, and check the due tasks."""
+    def turn(self) -> bool:
+        """Wait a moment. If something changed, or it is time, read the marks, check the due tasks, and return true."""
+        left = max(0.0, self._read_at - time.monotonic())
+        if not self._arrivals.wait(min(left, WAIT_S)) and left > WAIT_S:
+            return False
+        self._arrivals.renew()
         now = time.monotonic()
+        self._read_at = now + CHECK_S
         # Read the folder ``ended`` last: then a mark that moves there meanwhile is not missed.
         live, started, ended = (
             set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
         )
         for name in live - self.tasks.keys() - ended:
             if (key := task_of(name)) is not None:
-                self.tasks[name] = _Task(key, str(task_path(self._state, *key)), now)
+                # Most tasks start within that time. Only a longer wait is reported.
+                self.tasks[name] = _Task(key, str(task_path(self._state, *key)), now, now + CHECK_S)
+        for name in ended - self._ended:
+            if (key := task_of(name)) is not None:
+                self._notify(key, self._time_of(str(self._state / liveness_marks.ENDED / name)))
+            if name in self.tasks:
+                self.tasks[name].seen = OVER  # its next check tells whether a process of it lives all the same
+        self._ended = ended
         due = {}
         for name, task in self.tasks.items():
-            waits = name not in started
-            if waits != task.waiting or name not in live or now >= task.check_at:
-                task.waiting, task.check_at = waits, now + CHECK_S
+            starts = task.waiting and name in started
+            if starts or now >= task.check_at:
+                task.waiting = task.waiting and not starts  # what has begun never waits again
+                task.check_at = now + CHECK_S
                 due[name] = task
         self._check(due, live, now)
-        for name in ended - self._ended - self.tasks.keys() - due.keys():
-            if (key := task_of(name)) is not None:  # the task began and ended between two readings
-                self._notify(key[0].run_id, self._time_of(str(self._state / liveness_marks.ENDED / name)))
-        self._ended = ended
         if now >= self._tidy_at:
             self._tidy_at = now + TIDY_S
             liveness_marks.forget(str(self._state))
             self._odd &= self.tasks.keys()
+        return True
 
     def _check(self, due: dict[str, _Task], live: set[str], now: float) -> None:
         """Report changed tasks, and forget tasks that are over: no process of them lives, whatever their files say."""
@@ -204,25 +224,25 @@ class _Watch:
 
     def _note(self, name: str, task: _Task, seen: str, now: float) -> None:
         before, task.seen = task.seen, seen
-        run_id = task.key[0].run_id
         mark = str(self._state / liveness_marks.LIVE / name)
         if seen == OVER:
             del self.tasks[name]
-            self._notify(run_id)
+            if before != OVER:
+                self._notify(task.key)
+                self._ended.add(name)
             liveness_marks.end(mark)
         elif seen == NEW and now - task.since >= STALE_S:
             del self.tasks[name]  # the task never began; a later deployment marks it again
-            self._notify(run_id)
+            self._notify(task.key)
             liveness_marks.drop(mark)
-        elif seen == NEW:
-            task.check_at = now
         elif seen != before:
             began = before == NEW and seen == "executing"
-            self._notify(run_id, self._time_of(os.path.join(task.path, files.PROCESS)) if began else None)
+            self._notify(task.key, self._time_of(os.path.join(task.path, files.PROCESS)) if began else None)
 
-    def _notify(self, run_id: int, at: datetime | None = None) -> None:
+    def _notify(self, key: tuple[RunRef, int, int], at: datetime | None = None) -> None:
+        run, index, attempt = key
         now = datetime.now(UTC)
-        self._changed(run_id, min(at, now) if at is not None else now)
+        self._changed(run.run_id, min(at, now) if at is not None else now, frozenset({(index, attempt)}))
 
     @staticmethod
     def _time_of(path: str) -> datetime | None:

@@ -58,7 +58,8 @@ WRITE_END_SECONDS = 600
 #: Seconds between two rounds of SIGKILL, the most rounds while the crawler is watched, and the most rounds before its
 #: end is reported. On an overloaded machine a killed process may need a long time to end.
 ROUND = 0.02
-ROUNDS, LAST_ROUNDS = 50, 3000
+ROUNDS = 50
+LAST_ROUNDS = 3000
 
 #: The byte that lets the forked child continue: without a control group, or in its own control group.
 GATE_PLAIN = b"x"
@@ -340,7 +341,8 @@ class Supervisor:
         """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        leader, contract = Identity.of(pid), self._spec.get("contract")
+        leader = Identity.of(pid)
+        contract = self._spec.get("contract")
         given = contract if isinstance(contract, dict) else {}
         run = given.get("CRAWL_RUN_ID"), given.get("CRAWL_RUN_UID")
         marks = files.marks(*run, given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
@@ -432,7 +434,8 @@ class Supervisor:
                 killed_by = _positive(self._summary().get("signal"))
                 number = killed_by if killed_by is not None and exit_code == 128 + killed_by else None
         if self._oom:
-            exit_code, number = 137, int(signal.SIGKILL)
+            exit_code = 137
+            number = int(signal.SIGKILL)
         end: files.Record = {
             "exit_code": exit_code,
             "signal": number,
@@ -481,7 +484,8 @@ def _positive(value: object) -> int | None:
 def main(argv: list[str]) -> None:
     """Detach, take charge, report this to the waiting starter, and run the task to its end."""
     hide_environment()  # before the fork, because the environment contains the crawler's secrets
-    folder, expires_at = argv[0], float(argv[1])
+    folder = argv[0]
+    expires_at = float(argv[1])
     answer_out, answer_in = os.pipe()
     if os.fork():
         os.close(answer_in)

@@ -17,9 +17,14 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
 #: A run, manager or graph is given up after this many workflows in a row without progress; after a forced stop, one.
-TRIES_MAX, TRIES_WHEN_FORCED = 5, 1
+TRIES_MAX = 5
+TRIES_WHEN_FORCED = 1
 #: A workflow that was open for longer than this counts as progress, whatever its result is.
 LIVED = timedelta(minutes=3)
+#: The age up to which ended runs are compared. The deliveries and evidence of older runs are not.
+RECENT = timedelta(days=3)
+#: The wait after a take-over without progress. It doubles with each further one.
+_AGAIN = timedelta(seconds=30)
 #: The most findings that a report lists. It counts all of them.
 REPORTED_MAX = 100
 
@@ -72,7 +77,7 @@ class Unknown(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """Times of an audit, in seconds: the waits before repairs, and the age up to which ended runs are compared."""
+    """The waits of an audit before repairs, in seconds."""
 
     grace_s: float = 120.0
     """The wait before a repair. It begins when the workflow closes, or when an audit first sees the finding."""
@@ -84,10 +89,6 @@ class AuditRules:
     """The time in which a new workflow should record its run."""
     resend_s: float = 3600.0
     """The wait between two orders to deliver again."""
-    again_s: float = 30.0
-    """The wait after a take-over without progress. It doubles with each further one."""
-    recent_s: float = 3 * 86400.0
-    """The age up to which ended runs are compared. The deliveries and evidence of older runs are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,8 @@ class RecordedTask:
     exit_signal: int | None = None
     outcome: str | None = None
     ended_by: str | None = None
+    staged: bool = False
+    """True if its debugging information is not written yet."""
 
     @property
     def run(self) -> RunRef:
@@ -352,7 +355,7 @@ def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime
     if finding.tries_max is None or noted.repaired_at is None:
         return ready
     doublings = max(0, noted.tries - 1) if noted.tries < finding.tries_max else 0
-    return max(ready, noted.repaired_at + timedelta(seconds=rules.again_s * 2**doublings))
+    return max(ready, noted.repaired_at + _AGAIN * 2.0**doublings)
 
 
 def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
@@ -430,6 +433,6 @@ class AuditReport:
 _ORDER = {kind: number for number, kind in enumerate(FindingKind)}
 
 
-def most_urgent(findings: Iterable[Reported], limit: int = REPORTED_MAX) -> list[Reported]:
-    """Return the first ``limit`` findings in the order of ``FindingKind``, then by run and task."""
-    return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:limit]
+def most_urgent(findings: Iterable[Reported]) -> list[Reported]:
+    """Return the first ``REPORTED_MAX`` findings in the order of ``FindingKind``, then by run and task."""
+    return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:REPORTED_MAX]

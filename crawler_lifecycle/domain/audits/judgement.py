@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any
 
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
+from crawler_lifecycle.features.managers.domain.manager import JobState
 
 from .audit import (
     TRIES_MAX,
@@ -68,7 +68,8 @@ def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] |
     if run.owner_run_id is None:
         never = f"no workflow has ever taken it{_why(workflow)}"
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and {never}"
-        kind, since = FindingKind.NOT_STARTED, _later(run.attempt_at or run.created_at, workflow)
+        kind = FindingKind.NOT_STARTED
+        since = _later(run.attempt_at or run.created_at, workflow)
     else:
         kind = FindingKind.NO_WORKFLOW
         but = f"but its workflow {run.owner_workflow_id!r} {_how(workflow)}"
@@ -124,12 +125,15 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
     # A workflow that completed, or closed before the last change of the row, did not work for this attempt.
     earlier = workflow.how in (None, "completed") or since < parent.updated_at
     if parent.owner_run_id is None and earlier:
-        kind, since = FindingKind.NOT_STARTED, _later(parent.updated_at, workflow)
+        kind = FindingKind.NOT_STARTED
+        since = _later(parent.updated_at, workflow)
         detail = f"{name} is {parent.status} and no workflow has ever taken it"
     else:
-        kind, detail = FindingKind.NO_WORKFLOW, f"{name} is {parent.status}, but its workflow {_how(workflow)}"
+        kind = FindingKind.NO_WORKFLOW
+        detail = f"{name} is {parent.status}, but its workflow {_how(workflow)}"
         evidence["closed"] = workflow.how
-    about, tries = f"{parent.what}/{parent.number}/{parent.progress or parent.attempt}", _tries(parent.forced)
+    about = f"{parent.what}/{parent.number}/{parent.progress or parent.attempt}"
+    tries = _tries(parent.forced)
     return _finding(kind, about, detail, evidence, workflow_id=parent.workflow_id, since=since, tries_max=tries)
 
 
@@ -149,9 +153,11 @@ def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditF
 
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
     """Return the finding for due times of a schedule, in order, without a recorded firing and without a workflow."""
-    first, last = due[0].isoformat(), f" to {due[-1].isoformat()}" if len(due) > 1 else ""
+    first = due[0].isoformat()
+    last = f" to {due[-1].isoformat()}" if len(due) > 1 else ""
     detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), but Temporal did not fire"
-    about, evidence = f"schedule/{schedule_id}/{first}", {"schedule": name, "count": len(due)}
+    about = f"schedule/{schedule_id}/{first}"
+    evidence = {"schedule": name, "count": len(due)}
     return _finding(FindingKind.NOT_FIRED, about, detail, evidence, since=due[0])
 
 
@@ -192,15 +198,21 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
     spared = None
     if recorded is None:
         detail = f"{name} {does}, and the database knows no such task"
-        kind, task_id, spared = FindingKind.ORPHAN, seen.task_id, _UNKNOWN
+        kind = FindingKind.ORPHAN
+        task_id = seen.task_id
+        spared = _UNKNOWN
     elif not recorded.run.owns(seen.run_uid) and (seen.uid is None or seen.uid != recorded.uid):
         detail = recorded.run.foreign(f"{name} which {does}", seen.run_uid)
-        kind, task_id, spared = FindingKind.ORPHAN, seen.task_id, _FOREIGN
+        kind = FindingKind.ORPHAN
+        task_id = seen.task_id
+        spared = _FOREIGN
         evidence |= {"run_uid": seen.run_uid, "recorded_run_uid": recorded.run_uid}
     elif _is_another(seen, recorded):
         of = f"object {recorded.uid}" if recorded.uid is not None else "no object"
         detail = f"{name} {does} as object {seen.uid}, but the row of its name ({recorded.status}) belongs to {of}"
-        kind, task_id, spared = FindingKind.ORPHAN, recorded.task_id, _ANOTHER
+        kind = FindingKind.ORPHAN
+        task_id = recorded.task_id
+        spared = _ANOTHER
         evidence |= {"recorded": recorded.status, "run": recorded.run_status, "recorded_uid": recorded.uid}
     else:
         ended = recorded.status in _ENDS
@@ -208,7 +220,8 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
             return None
         believed = f"recorded as {recorded.status}" if ended else f"its run is {recorded.run_status}"
         detail = f"{name} {does}, and {'it is ' if ended else ''}{believed}"
-        kind, task_id = FindingKind.STILL_ALIVE, recorded.task_id
+        kind = FindingKind.STILL_ALIVE
+        task_id = recorded.task_id
         evidence |= {"recorded": recorded.status, "run": recorded.run_status}
     more = {"run_id": seen.run_id, "attempt": seen.attempt, "task_id": task_id, "spared": spared}
     return _finding(kind, subject, detail, evidence, unknown=spared in (_UNKNOWN, _FOREIGN), **more)
@@ -234,11 +247,13 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
     if row_uid is not None and row_uid == workflow.run_uid:
         return None
     detail = f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in the database"
-    uids, spared = {}, _UNKNOWN
+    uids = {}
+    spared = _UNKNOWN
     if row_uid is not None:
         run = RunRef(workflow.run_id, row_uid)
         detail = run.foreign(f"workflow {workflow.workflow_id!r}", workflow.run_uid)
-        uids, spared = {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}, _FOREIGN
+        uids = {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}
+        spared = _FOREIGN
     return _of_workflow(workflow, FindingKind.NO_ROW, detail, uids, spared=spared, unknown=True)
 
 
@@ -253,7 +268,8 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
     if not missing:
         return None
     detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but not delivered: {', '.join(missing)}"
-    about, evidence = f"run/{run.run_id}/{run.attempt}", {"missing": missing, "status": run.status}
+    about = f"run/{run.run_id}/{run.attempt}"
+    evidence = {"missing": missing, "status": run.status}
     return _of_run(run, FindingKind.UNDELIVERED, about, detail, evidence, since=run.ended_at)
 
 
@@ -267,7 +283,8 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
         return None
     if recorded.uid is not None and seen.uid is not None and seen.uid != recorded.uid:
         return None
-    end, known = seen.end, (recorded.exit_code, recorded.exit_signal)
+    end = seen.end
+    known = (recorded.exit_code, recorded.exit_signal)
     ending = read_end(end, stop)
     if known != (None, None):
         # Earlier builds recorded the verdict of the runner in place of the crawler's own code.
@@ -308,7 +325,8 @@ def _of_workflow(
     workflow: OpenWorkflow, kind: FindingKind, detail: str, evidence: Mapping[str, object] | None = None, **more: Any
 ) -> AuditFinding:
     known = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat(), **(evidence or {})}
-    about, ids = f"workflow/{workflow.first_run_id}", {"workflow_id": workflow.workflow_id, "run_id": workflow.run_id}
+    about = f"workflow/{workflow.first_run_id}"
+    ids = {"workflow_id": workflow.workflow_id, "run_id": workflow.run_id}
     return _finding(kind, about, detail, known, **ids, **more)
 
 

@@ -35,6 +35,23 @@ class OverdueLooks:
     """The text of the audit's finding."""
 
 
+#: The interval of looks of a run whose row does not say it.
+GAP_S = 60.0
+
+
+def verification_due(
+    next_look_at: datetime | None, verified_at: datetime | None, gap_ms: int | None
+) -> datetime | None:
+    """Return the time by which a run should be looked at, whoever does it; ``None``: no look is planned.
+
+    Looks that the workflow did not order keep the interval of those that it orders.
+    """
+    if next_look_at is None or verified_at is None or verified_at < next_look_at:
+        return next_look_at
+    gap_s = GAP_S if gap_ms is None else gap_ms / 1000
+    return verified_at + timedelta(seconds=gap_s)
+
+
 def overdue_before(now: datetime) -> datetime:
     """Return the time before which a due look is overdue."""
     return now - timedelta(seconds=OVERDUE_S)

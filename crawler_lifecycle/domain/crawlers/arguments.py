@@ -19,7 +19,8 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 Scalar = str | int | float | bool
 
 #: The most characters of a description, and the most choices of an argument.
-DESCRIPTION_MAX, CHOICES_MAX = 1000, 1000
+DESCRIPTION_MAX = 1000
+CHOICES_MAX = 1000
 
 
 class ArgumentType(StrEnum):

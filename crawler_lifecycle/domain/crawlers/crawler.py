@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -26,6 +26,8 @@ RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
 #: Arguments that every crawler accepts without a declaration. Managers send the number of a retry in ``retry_num``. A
 #: spider without such an argument does not receive it (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
+#: The most characters of the names of all crawlers in an error.
+_LISTED_MAX = 2000
 
 
 class CrawlerKind(StrEnum):
@@ -112,6 +114,11 @@ class CrawlerDefinition:
                 declared(self.items)
             except ValueError as error:
                 raise InvalidRequest(f"items{error}") from None
+            if "key" in self.items and not self.kubernetes.runner:
+                raise InvalidRequest(
+                    "items.key: no items are counted where 'kubernetes.runner' is false; remove it, "
+                    "or set kubernetes.runner to true"
+                )
         check_name("pool", self.pool, or_none=True)
         check_retries(self.retries, self.resources.memory)
         self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
@@ -146,6 +153,12 @@ class CrawlerDefinition:
     def spider_name(self) -> str:
         """The spider's name inside its project. The default is the crawler's name."""
         return self.spider or self.name
+
+
+def unknown(known: Iterable[str], problem: str | None) -> str:
+    """Return the words for a crawler that is not among the ``known`` ones: their names, and the ``problem`` of the
+    catalogue, if any, because a newer entry may have the crawler."""
+    return "; ".join(filter(None, (f"known are {', '.join(sorted(known))[:_LISTED_MAX] or 'none'}", problem)))
 
 
 def check_retries(policy: Retries, memory: str | None = None) -> None:
@@ -199,7 +212,8 @@ def given_to_task(
     Raises ``InvalidRequest``, also if they are too large for a task: the catalogue may have changed since the request
     was accepted.
     """
-    complete, set_ = effective_args(crawler, args, own), {**crawler.settings, **settings}
+    complete = effective_args(crawler, args, own)
+    set_ = {**crawler.settings, **settings}
     check_sizes(complete, set_)
     return complete, set_
 

@@ -28,7 +28,8 @@ def importable_name(thing: type | Callable[..., Any]) -> str:
     Raises ``InvalidRequest`` for objects without such a name: lambdas, functions within functions, instances and their
     methods.
     """
-    name, module = getattr(thing, "__qualname__", None), getattr(thing, "__module__", None)
+    name = getattr(thing, "__qualname__", None)
+    module = getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         raise InvalidRequest(f"{thing!r:.100} has no name to import it by; give a function or a class of a module")
     if not isinstance(getattr(thing, "__self__", None), type | ModuleType | None):
@@ -40,6 +41,7 @@ def importable_name(thing: type | Callable[..., Any]) -> str:
         )
     if module == "__main__":
         main = sys.modules["__main__"]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
         module = spec.name if spec else Path(file).stem if file else module
     return f"{module}:{name}"

@@ -175,7 +175,8 @@ class PodVolume:
             _check_foreign(given[0], getattr(self, given[0]))
 
     def _check_paths(self) -> None:
-        path, key = self.mount_path, "mount_path"
+        path = self.mount_path
+        key = "mount_path"
         odd = any(part in ("", ".", "..") for part in path.split("/")[1:])
         wrong = not path.startswith("/") or ":" in path or path == "/" or odd
         _refuse(wrong, key, path, "is not allowed; give an absolute path without '..' and ':'")

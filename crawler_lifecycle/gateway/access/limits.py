@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -98,18 +98,19 @@ class RateLimits:
             self._open[stream].give_back([PROCESS])
 
 
+@dataclass(eq=False)
 class Serving:
     """ASGI middleware that counts requests of the process. It runs after the body is read, so slow senders do not
     count: they would take the places of everybody else."""
 
-    def __init__(self, app: ASGIApp, *, limits: RateLimits) -> None:
-        self._app = app
-        self._limits = limits
+    app: ASGIApp
+    _: KW_ONLY
+    limits: RateLimits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream = scope.get("lifecycle.stream")
         if stream is None:  # a health check, or not a request
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        with self._limits.serve(stream=stream):
-            await self._app(scope, receive, send)
+        with self.limits.serve(stream=stream):
+            await self.app(scope, receive, send)

@@ -129,7 +129,8 @@ class Logins:
         if len(cookie) > _COOKIE_MAX or not cookie.isascii():
             return None
         try:
-            raw, shown = _bytes(body), _bytes(signature)
+            raw = _bytes(body)
+            shown = _bytes(signature)
         except (binascii.Error, ValueError):
             return None
         return list(json.loads(raw)) if hmac.compare_digest(self._sign(purpose, raw), shown) else None

@@ -27,10 +27,14 @@ from .recorder import present_call
 from .tokens import Caller, Role, digest
 
 #: The beginning of the name of each person, which no token of ours has; and of each signed token: ``{"`` in base64.
-PREFIX, SIGNED = "oidc:", "eyJ"
+PREFIX = "oidc:"
+SIGNED = "eyJ"
 #: Seconds between two readings of the keys, the least of them when tokens name unknown keys, and for how long keys
 #: count that cannot be read again. The seconds by which the issuer's clock may differ from ours.
-KEYS_S, AGAIN_S, STALE_S, LEEWAY_S = 600.0, 10.0, 24 * 3600.0, 30
+KEYS_S = 600.0
+AGAIN_S = 10.0
+STALE_S = 24 * 3600.0
+LEEWAY_S = 30
 #: The least seconds between two readings because a known key has not signed a token: its issuer may have replaced it.
 DOUBT_S = 60.0
 #: No others are accepted, and never one with a shared secret. The algorithm must also be the one of the key.
@@ -45,8 +49,11 @@ class Oidc:
     """The people of one issuer. ``page`` is the address to which a login leads back."""
 
     def __init__(self, of: OidcSettings, page: str) -> None:
-        self._of, self.page = of, page.rstrip("/")
-        self.issuer, self.client_id, self.scopes = str(of.issuer), str(of.client_id), of.scopes
+        self._of = of
+        self.page = page.rstrip("/")
+        self.issuer = str(of.issuer)
+        self.client_id = str(of.client_id)
+        self.scopes = of.scopes
         secret = of.client_secret.get_secret_value() if of.client_secret else None
         self.provider = Provider(self.issuer, self.client_id, secret)
         self.document: Document = {}
@@ -86,8 +93,10 @@ class Oidc:
         """Return the problem, or an empty text: failures are kept, too, so that tokens cannot cause many of them."""
         try:
             document, found = await self.provider.read()
-            self._keys = {one.key_id: one for one in jwt.PyJWKSet.from_dict(found).keys if one.public_key_use != "enc"}
-            self.document, self._read_at, self.problem = document, monotonic(), ""
+            self._keys = {key.key_id: key for key in jwt.PyJWKSet.from_dict(found).keys if key.public_key_use != "enc"}
+            self.document = document
+            self._read_at = monotonic()
+            self.problem = ""
         except (IssuerUnavailable, *_BROKEN) as error:
             self.problem = f"{error} ({self.issuer})"
         return self.problem
@@ -123,12 +132,13 @@ class Oidc:
 
     def _judge(self, claims: Document) -> tuple[Caller, str]:
         """Return whose claims these are, and the reference to the rights. Raises ``Problem`` 403 with the cure."""
-        of, name = self._of, claims.get(self._of.name_claim)
+        of = self._of
+        name = claims.get(self._of.name_claim)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _lacks(claims, of.name_claim, "which is no name here; set LIFECYCLE_OIDC__NAME_CLAIM to another")
         holds = claims.get(of.roles_claim)
         values = holds if isinstance(holds, list) else [holds]
-        value = next((one for one in self._grants if one in values), None)
+        value = next((grant for grant in self._grants if grant in values), None)
         # Many issuers let people write any address. One that is not verified gives neither a name nor a role.
         if "email" in (of.name_claim, of.roles_claim) and claims.get("email_verified") is not True:
             cure = "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM or LIFECYCLE_OIDC__ROLES_CLAIM to another"

@@ -98,7 +98,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.OPERATE),
         """stopRun resumeRun lookAtRun resendExport
         startManager addJobs stopManager pauseManager resumeManager capManager
-        startDraft cancelSteps retrySteps stopGraph
+        startDraft cancelSteps retrySteps approveStep stopGraph
         putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule""",
     ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX), "startRun startGraph addGraphPage appendSteps"),
@@ -206,7 +206,8 @@ def caller_role() -> Role | None:
 
 def may(operation: str) -> bool:
     """Return whether the present caller may do this. A page uses it to show only buttons that will work."""
-    caller, needed = present_call().caller, ACCESS[operation].role
+    caller = present_call().caller
+    needed = ACCESS[operation].role
     if caller is None or needed is None:
         return True
     return caller.role is not None and caller.role.covers(needed) and _reaches(caller, ACCESS[operation])
@@ -298,7 +299,8 @@ class AuthenticationMiddleware:
     def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
         """Return the caller; ``None`` on an open gateway. Raises ``Problem`` 401, or 429 after too many wrong tokens
         from this address. With the address ``None``, wrong tokens are not counted."""
-        callers, key = self.entrance.callers, self.entrance.task_key
+        callers = self.entrance.callers
+        key = self.entrance.task_key
         if callers is None:
             # A crawler's token is limited to its own run on an open gateway too, as on a gateway with tokens.
             with contextlib.suppress(Problem):
@@ -313,13 +315,12 @@ class AuthenticationMiddleware:
             try:
                 return oidc.person(token)[0]
             except Problem as problem:
-                if problem.code == "invalid_token" and self.logins is not None and address is not None:
-                    self.logins.tries.wrong(address)
+                if problem.code == "invalid_token":
+                    self._count_wrong(address)
                 raise
         caller, expired = callers.find(token, self.clock())
         if caller is None:
-            if self.logins is not None and address is not None:
-                self.logins.tries.wrong(address)
+            self._count_wrong(address)
             detail = "Authorization: the token is unknown; get a valid one"
             raise unauthorised("invalid_token", detail, error="invalid_token", basic=access.basic)
         if expired:
@@ -327,6 +328,10 @@ class AuthenticationMiddleware:
             detail = f"Authorization: the token of {caller.name!r} has expired; get a new one"
             raise unauthorised("token_expired", detail, error="invalid_token", basic=access.basic)
         return caller
+
+    def _count_wrong(self, address: str | None) -> None:
+        if self.logins is not None and address is not None:
+            self.logins.tries.wrong(address)
 
     def _browser(self, headers: Headers, writes: bool) -> Caller | None:
         """Return the caller of a browser's login, if one of our own pages sent the request."""

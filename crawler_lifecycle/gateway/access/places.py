@@ -19,7 +19,8 @@ from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.web.problems import Problem
 
 #: Seconds that a work waits for its place, and seconds after which it should end.
-WAIT_S, WORK_S = 20.0, 20.0
+WAIT_S = 20.0
+WORK_S = 20.0
 #: Seconds between two questions whether a client is still there.
 ASK_S = 0.5
 

@@ -36,22 +36,28 @@ from .tokens import PREFIX, Caller
 logger = logging.getLogger(__name__)
 
 #: Seconds between two writes, seconds for the last write of a process, and the most rows of one write.
-EVERY_S, LAST_S, AT_ONCE = 0.5, 5.0, 500
+EVERY_S = 0.5
+LAST_S = 5.0
+AT_ONCE = 500
 #: The most rows that wait for the database. Further rows are lost; the log has a line for each request.
 WAITING_MAX = 10_000
 #: Equal requests of so many seconds are one row, if they failed or are of a crawler.
 WINDOW_S = 10.0
 #: The most different rows of this time: of nobody who is known, of known callers, and of each of these. All others are
 #: one row together. So no caller hides what another one did.
-STRANGERS_MAX, KNOWN_MAX, EACH_MAX = 10, 500, 50
+STRANGERS_MAX = 10
+KNOWN_MAX = 500
+EACH_MAX = 50
 #: The operation of requests that are counted together, and of those that fit no route.
-OTHERS, UNKNOWN = "others", "unknown"
+OTHERS = "others"
+UNKNOWN = "unknown"
 
 #: A token of a caller, of a crawler, of a runner or of an issuer.
 _TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}", re.ASCII)
 #: Operations for which no role is needed. A token of any role may repeat them, and nothing limits their rate.
 _LOGINS = frozenset({"logIn", "logOut", "endSignIn"})
-_REFUSED, _READS = frozenset({401, 403, 429}), frozenset({"GET", "HEAD", "OPTIONS"})
+_REFUSED = frozenset({401, 403, 429})
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 #: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the like.
 _ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
 
@@ -160,12 +166,16 @@ class Recording:
     operation: Callable[[str, str], str | None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call, status, code, headers = Call(), None, "", Headers()
+        call = Call()
+        status = None
+        code = ""
+        headers = Headers()
 
         async def watched(message: Message) -> None:
             nonlocal status, code, headers
             if message["type"] == "http.response.start":
-                status, headers = message["status"], Headers(raw=message["headers"])
+                status = message["status"]
+                headers = Headers(raw=message["headers"])
             elif not code and message.get("body") and headers.get("content-type") == MEDIA_TYPE:
                 code = str(json.loads(message["body"])["code"])
             await send(message)
@@ -179,7 +189,8 @@ class Recording:
                 self._record(scope, call, status, code, headers.get("location", ""))
 
     def _record(self, scope: Scope, call: Call, status: int | None, code: str, place: str) -> None:
-        caller, refused = call.caller, status in _REFUSED
+        caller = call.caller
+        refused = status in _REFUSED
         # Uploads of runners are not recorded.
         operation = self.operation(scope["method"], scope["path"]) or UNKNOWN
         reads = scope["method"] in _READS and operation not in _LOGINS

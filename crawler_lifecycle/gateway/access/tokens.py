@@ -192,21 +192,25 @@ class TokenFile:
             return
         if mark != self._mark or self.problem is not None:
             logger.info("the tokens file was read again: %s", ", ".join(sorted(e.caller.name for e in entries)))
-        self._entries, self._mark, self.problem = entries, mark, None
+        self._entries = entries
+        self._mark = mark
+        self.problem = None
 
 
+@dataclass(eq=False)
 class KeptTokens:
     """Gives the tokens of the database to the tokens file of this process, and records their last use.
 
     ``share`` is called at each reading, and shares the logins that ended.
     """
 
-    def __init__(self, callers: TokenFile, store: TokenStore, share: Callable[[], Awaitable[None]]) -> None:
-        self._callers = callers
-        self._store = store
-        self._share = share
+    callers: TokenFile
+    store: TokenStore
+    share: Callable[[], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self._told: dict[str, datetime] = {}
-        callers.keep(None)
+        self.callers.keep(None)
 
     async def run(self) -> None:
         """Read until the task is cancelled."""
@@ -216,14 +220,14 @@ class KeptTokens:
 
     async def read(self) -> None:
         """Read all tokens and ended logins once. Raises what the store raises."""
-        await self._share()
-        rows = await run_in_threadpool(self._store.list_tokens, live=True)
+        await self.share()
+        rows = await run_in_threadpool(self.store.list_tokens, live=True)
         known = [row for row in rows if row.role in set(Role)]  # somebody could have edited the database
         callers = {row.sha256: Caller(row.name, Role(row.role), project=row.project) for row in known}
-        self._callers.keep({row.sha256: Entry(callers[row.sha256], row.sha256, row.expires_at) for row in known})
-        used = {sha256: at.replace(second=0, microsecond=0) for sha256, at in self._callers.used.items()}
+        self.callers.keep({row.sha256: Entry(callers[row.sha256], row.sha256, row.expires_at) for row in known})
+        used = {sha256: at.replace(second=0, microsecond=0) for sha256, at in self.callers.used.items()}
         if new := dict(used.items() - self._told.items()):
-            await run_in_threadpool(self._store.tokens_used, new)
+            await run_in_threadpool(self.store.tokens_used, new)
         self._told = used
 
 
@@ -295,7 +299,8 @@ class _Reader:
                 raise self._wrong(n, key, f"{key} is missing or no text; give it in quotes")
         try:
             _check_name(table["name"])
-            role, project = _role(table["role"]), table.get("project", DEFAULT)
+            role = _role(table["role"])
+            project = table.get("project", DEFAULT)
             _check_project(project)
         except ValueError as error:
             raise self._wrong(n, str(error).partition(":")[0], str(error)) from None

@@ -50,7 +50,9 @@ def page_of(
 
     Raises ``Problem`` 422 for a token of another list.
     """
-    kind, size, more = plural.removesuffix("s"), filters.page_size + 1, dict[str, Any]()
+    kind = plural.removesuffix("s")
+    size = filters.page_size + 1
+    more = dict[str, Any]()
     offset = decode("sorted", filters.page_token) or 0 if filters.sort else 0
     before = None if filters.sort else decode(kind, filters.page_token)
     if filters.search is None and filters.sort is None:

@@ -65,7 +65,8 @@ def validator(answer: BaseModel) -> str:
 WAIT_MAX_S = 60
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 #: While a caller waits: seconds between two checks of its connection, and between two readings without an event.
-ROUND_S, REREAD_S = 0.5, 5.0
+ROUND_S = 0.5
+REREAD_S = 5.0
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -80,7 +81,8 @@ async def moments(request: Request, feed: Feed, subject: str, wait_s: float) -> 
     until = now() + wait_s
     feed.enter("waits")
     try:
-        position, read_at = await feed.position(min(wait_s, ROUND_S)), now()
+        position = await feed.position(min(wait_s, ROUND_S))
+        read_at = now()
         yield
         while now() < until and not feed.closed and not await request.is_disconnected():
             news = feed.news

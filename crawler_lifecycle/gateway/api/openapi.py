@@ -28,127 +28,6 @@ A token of the gateway's tokens file. A crawler may call `addTasks` and `getStop
 (`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` for its own task with its token (`CRAWL_UPLOAD_TOKEN`).
 """
 
-_HOOK = {"url": "https://hooks.example.com/crawls", "secrets": ["env:CRAWL_HOOK"]}
-_CRAWL = {"path": "shops", "kind": "crawl", "job": {"crawler": "plain"}}
-
-#: Example bodies for each operation, by name: a description and the body. `crawlctl dev` accepts all of them.
-EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "startRun": {
-        "plain": ("One process, with all defaults", {"crawler": "plain"}),
-        "arguments": (
-            "With arguments, tags, and the name of the person",
-            {"crawler": "plain", "args": {"max_pages": "10"}, "tags": ["nightly"], "requested_by": "ada@example.com"},
-        ),
-        "tasks": (
-            "Several tasks, two at once",
-            {
-                "crawler": "plain",
-                "tasks": [{"args": {"max_pages": "3"}}, {"args": {"max_pages": "4"}}, {"args": {"max_pages": "5"}}],
-                "max_parallel_tasks": 2,
-            },
-        ),
-    },
-    "stopRun": {
-        "graceful": ("The crawler finishes the requests it has begun", {"reason": "wrong site"}),
-        "force": ("At once", {"force": True, "reason": "it ignores the stop"}),
-    },
-    "resumeRun": {
-        "rest": ("The tasks that did not succeed", {}),
-        "everything": ("All tasks of a COMPLETED run again", {"rerun": True}),
-    },
-    "addTasks": {"two": ("Two more tasks", {"tasks": [{"args": {"max_pages": "2"}}, {"args": {}}]})},
-    "uploadFiles": {
-        "part": ("The first part", {"part": 0, "bytes": 8388608, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}),
-        "end": ("The end", {"part": None, "bytes": 212, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}),
-    },
-    "startManager": {
-        "items": (
-            "One run of a crawler for each job that is added",
-            {"crawler": "plain", "flow_id": "shops-2026-11-20", "options": {"max_running": 20, "retries": 3}},
-        ),
-        "class": (
-            "A class of a plans worker",
-            {"plan": "shops.managers:ShopsManager", "argv": ["--max-running-jobs", "20"], "tags": ["nightly"]},
-        ),
-    },
-    "addJobs": {
-        "page": (
-            "The last two jobs",
-            {"jobs": [{"spider_args": {"max_pages": 2}}, {"spider_args": {"max_pages": 3}}], "seal": True},
-        )
-    },
-    "stopManager": {
-        "graceful": ("Stop its runs too", {"reason": "wrong list"}),
-        "leave": ("Let its runs continue", {"leave": True}),
-    },
-    "resumeManager": {
-        "rest": ("The jobs that have not begun", {}),
-        "redo": ("Also the runs that its stop ended", {"redo": True}),
-    },
-    "capManager": {"ten": ("At most ten runs at once", {"cap": 10})},
-    "putSchedule": {
-        "nightly": (
-            "A run each night at 02:30, Berlin time",
-            {"run": {"crawler": "services"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"},
-        ),
-        "hourly": (
-            "A run each hour; if one still executes, the next one waits",
-            {"run": {"crawler": "services"}, "every_s": 3600, "overlap": "queue"},
-        ),
-    },
-    "pauseSchedule": {"reason": ("With a reason", {"reason": "a migration"})},
-    "triggerSchedule": {"by": ("With a name", {"requested_by": "ann"})},
-    "backfillSchedule": {
-        "night": ("The firings of one night", {"after": "2026-11-21T22:00:00Z", "until": "2026-11-22T06:00:00Z"})
-    },
-    "putWebhook": {
-        "ends": (
-            "The end of each failed run of two crawlers",
-            _HOOK | {"events": ["run.ended"], "crawlers": ["services", "operations"], "statuses": ["FAILED"]},
-        ),
-        "rotating": (
-            "All events of runs, while the secret is changed",
-            _HOOK | {"secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"], "events": ["run.*", "correction.made"]},
-        ),
-    },
-    "pauseWebhook": {"reason": ("With a reason", {"reason": "a migration"})},
-    "resumeWebhook": {"skip": ("Without the events of the pause", {"skip": True})},
-    "testWebhook": {"by": ("With a name", {"requested_by": "ann"})},
-    "startGraph": {
-        "small": (
-            "A small graph with all its steps",
-            {
-                "id": "nightly-2026-11-22",
-                "steps": [
-                    {"path": "books", "kind": "crawl", "job": {"crawler": "plain"}},
-                    {"path": "prices", "kind": "crawl", "job": {"crawler": "plain"}, "deps": ["books"]},
-                ],
-            },
-        ),
-        "large": (
-            "A draft; its pages follow",
-            {"id": "wide-2026-11-22", "pages": 3, "fingerprint": "9f86d081884c7d65" * 4},
-        ),
-    },
-    "addGraphPage": {"page": ("The steps of one page", {"steps": [_CRAWL]})},
-    "appendSteps": {"one": ("One more step", {"steps": [_CRAWL | {"deps": ["books"]}]})},
-    "cancelSteps": {
-        "some": ("One step, and the steps that depend on it", {"names": ["prices"], "reason": "wrong day"}),
-        "all": ("All steps that have not ended", {}),
-    },
-    "retrySteps": {
-        "failed": ("All failed steps, and the steps that depend on them", {}),
-        "anew": ("One step, with a new run", {"names": ["prices"], "fresh": True}),
-    },
-    "stopGraph": {"graceful": ("Stop its runs too", {"reason": "wrong list"}), "force": ("At once", {"force": True})},
-    "audit": {
-        "tell": ("Only report", {}),
-        "repair": ("Report, and repair the findings that are due", {"repair": True}),
-    },
-    "resendExport": {"event": ("Only the event", {"event": True, "files": False})},
-}
-
-
 #: The problems that operations may answer with: when, and an example.
 _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
     "BadRequest": (
@@ -186,35 +65,15 @@ _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
         unavailable("store_unavailable", "the database cannot be reached"),
     ),
 }
-_IF_NONE_MATCH = {
-    "name": "If-None-Match",
-    "in": "header",
-    "required": False,
-    "description": "The `ETag` of an earlier answer. If the answer is still the same: 304 without a body",
-    "schema": {"type": "string"},
-}
-
-_HEADERS = {
-    "ETag": {"description": "Send it back as If-None-Match", "schema": {"type": "string"}},
-    "WWW-Authenticate": {"description": "How to present a token (RFC 6750)", "schema": {"type": "string"}},
-    "Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 1}},
-}
-
-
 #: The key for the schema of a server-sent event. OpenAPI 3.2 calls it ``itemSchema``; 3.1 does not allow that name.
 ITEM_SCHEMA = "x-itemSchema"
 
-_STREAM_EVENT = {
-    "title": "StreamEvent",
-    "type": "object",
-    "properties": {
-        "id": {"type": "string", "description": "The event's number. With it as Last-Event-ID, the stream continues"},
-        "event": {"type": "string", "examples": ["hello", "run.changed", "manager.changed", "graph.changed"]},
-        "data": {"type": "string", "contentMediaType": "application/json"},
-        "retry": {"type": "integer", "description": "Milliseconds to wait before the next connection"},
-    },
-    "required": ["id", "event", "data"],
-}
+
+@cache
+def parts() -> Mapping[str, Any]:
+    """Return parts of the document: examples by operation and name (`crawlctl dev` accepts all), headers, schemas."""
+    found: Mapping[str, Any] = json.loads(Path(__file__).with_name("parts.json").read_text(encoding="utf-8"))
+    return found
 
 
 @cache  # read when somebody asks for the document, and not at each start
@@ -231,7 +90,7 @@ def describe(document: dict[str, Any]) -> None:
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}}
     components["responses"] = {name: _response(*expected) for name, expected in _PROBLEMS.items()}
     components["schemas"]["ProblemDocument"]["properties"]["code"]["examples"] = sorted(CODES)
-    components["schemas"]["StreamEvent"] = _STREAM_EVENT
+    components["schemas"] |= parts()["schemas"]
     events = document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
     events[ITEM_SCHEMA] = {"$ref": "#/components/schemas/StreamEvent"}
     for path, item in document["paths"].items():
@@ -270,14 +129,13 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
             names += ["Conflict"] if access.writes else []
     responses = operation["responses"]
     if "304" in responses:
-        operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+        operation.setdefault("parameters", []).append(parts()["If-None-Match"])
         for status in ("200", "304"):
-            responses[status]["headers"] = {"ETag": _HEADERS["ETag"]}
+            responses[status]["headers"] = {"ETag": parts()["headers"]["ETag"]}
     for name in names:
         responses.setdefault(str(_PROBLEMS[name][1].status), {"$ref": f"#/components/responses/{name}"})
     for content in operation.get("requestBody", {}).get("content", {}).values():
-        named = EXAMPLES[operation["operationId"]].items()
-        content["examples"] = {name: {"summary": summary, "value": value} for name, (summary, value) in named}
+        content["examples"] = parts()["examples"][operation["operationId"]]
 
 
 def _response(meaning: str, example: Problem) -> dict[str, Any]:
@@ -285,5 +143,5 @@ def _response(meaning: str, example: Problem) -> dict[str, Any]:
     content = {MEDIA_TYPE: {"schema": schema, "example": json.loads(bytes(example.response().body))}}
     found = {"description": meaning, "content": content}
     if example.headers:
-        found["headers"] = {name: _HEADERS[name] for name in example.headers}
+        found["headers"] = {name: parts()["headers"][name] for name in example.headers}
     return found

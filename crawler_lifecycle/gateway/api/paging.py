@@ -79,6 +79,9 @@ class Searched(OfProject):
     search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = None
     sort: str | None = None
 
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for filters that exclude each other."""
+
 
 class RunFilters(Searched):
     """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
@@ -236,7 +239,8 @@ def id_before(corrections: CorrectionStore, since: datetime) -> int:
         found = corrections.list_corrections(after_id=after, limit=1)
         return found[0] if found else None
 
-    low, step = 0, 1
+    low = 0
+    step = 1
     while (row := first_after(low + step)) is not None and row.created_at < since:
         low, step = row.id, step * 2
     high = low + step

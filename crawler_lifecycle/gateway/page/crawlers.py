@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
@@ -18,9 +18,9 @@ from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.names import graph_key_of
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.managers.domain.manager import names_of_workflow
 from crawler_lifecycle.gateway.page.parts.rendering import answer, number, query, span
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -31,11 +31,18 @@ from crawler_lifecycle.subjects import GRAPH
 from crawler_lifecycle.web.problems import Problem
 
 #: The height of a chart, and the width of one run in it, in units of the SVG; the same of the chart of one crawler.
-HEIGHT, WIDTH, LARGE, WIDE = 40, 10, 72, 16
+HEIGHT = 40
+WIDTH = 10
+LARGE = 72
+WIDE = 16
 #: The runs on the page of a crawler, the newest good ones that are compared with those before, and the fewest of these.
-EACH, NEWEST, BEFORE_MIN = 50, 10, 5
+EACH = 50
+NEWEST = 10
+BEFORE_MIN = 5
 #: The most reasons of failures, and schedules or starters, that the page lists; days for which it counts good runs.
-REASONS, LISTED_MAX, DAYS = 8, 20, (7, 30)
+REASONS = 8
+LISTED_MAX = 20
+DAYS = (7, 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,8 @@ def add_crawlers(
     async def show_crawlers(request: Request) -> Response:
         """Show the crawlers that can be started, with charts of their last runs."""
         try:
-            found, known = await recent.read(), await crawlers.all()
+            found = await recent.read()
+            known = await crawlers.all()
         except LifecycleError as error:
             return answer(request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock())
         rows = [(known.get(one.crawler), one, bars(one.runs)) for one in found.crawlers]
@@ -72,14 +80,10 @@ def add_crawlers(
     @app.get("/crawlers/{crawler}")
     async def show_crawler(crawler: Annotated[str, Path(max_length=200)], request: Request) -> Response:
         """Show one crawler, also one that left the catalogue: its last runs, and how they ended."""
-        known: Mapping[str, CrawlerDefinition] = {}
-        try:
-            known, away = await crawlers.all(), crawlers.note()
-        except LifecycleError as error:
-            away = str(error)
+        known, away = await crawlers.last()
         runs = await run_in_threadpool(store.runs.brief_runs, EACH, crawler=crawler)
         if not runs and crawler not in known:
-            near = (f"is {one} meant?" for one in get_close_matches(crawler, known, 1, 0.5))
+            near = (f"is {match_} meant?" for match_ in get_close_matches(crawler, known, 1, 0.5))
             cure = next(near, away or "see the list of crawlers")
             raise Problem(404, "unknown_crawler", f"There is no crawler {crawler[:100]!r}, nor any run of it; {cure}")
         return await run_in_threadpool(shown, request, crawler, known.get(crawler), runs, away)

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
-from crawler_lifecycle.gateway.page.parts.forms import KeyedForm, Once, Outcome, form, outcomes_page, read
+from crawler_lifecycle.gateway.page.parts.forms import KeyedForm, Once, Outcome, form, outcomes_page, query_of, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
 from crawler_lifecycle.gateway.runs.answers import WEEK
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
@@ -39,7 +39,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
     def show_corrections(request: Request) -> Response:
         """List the corrections of all runs since a time (default: the last week), newest first, and the number of
         corrections of each kind."""
-        filters = read(CorrectionFilters, request.query_params.multi_items())
+        filters = query_of(request, CorrectionFilters)
         now = views.clock()
         since = filters.since or now - WEEK
         before = decode("correction", filters.page_token) or ID_MAX
@@ -66,7 +66,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         """Show the newest report or the given one, and all open findings."""
         report = await run_in_threadpool(store.findings.last_audit, audit_id)
         findings = await run_in_threadpool(store.findings.audit_findings, "open", FINDINGS_MAX)
-        due = {} if report is None else {one.detail: one.due_at for one in report.findings}
+        due = {} if report is None else {finding.detail: finding.due_at for finding in report.findings}
         values: dict[str, Any] = {"report": report, "findings": findings, "due": due, "unknown": list(Unknown)}
         return answer(request, "audit.html", asked=audit_id, now=views.clock(), **values)
 
@@ -81,7 +81,8 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
             href = "/audit" + query({"audit_id": audit_id})
             if report is None:
                 return Outcome(audit_id, href, True, "The audit executes; its report is shown here after its end.")
-            found, repaired = sum(report.found.values()), sum(report.repaired.values())
+            found = sum(report.found.values())
+            repaired = sum(report.repaired.values())
             return Outcome(audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}.")
 
         word = "Audit and repair" if asked.repair else "Audit"

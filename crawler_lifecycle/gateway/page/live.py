@@ -32,7 +32,7 @@ from crawler_lifecycle.gateway.access.operations import Operations, caller_role,
 from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.health import NEEDED
 from crawler_lifecycle.gateway.kept import Kept
-from crawler_lifecycle.gateway.page.parts.forms import read
+from crawler_lifecycle.gateway.page.parts.forms import query_of
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY, SEEN_MAX, parts_of
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
@@ -43,19 +43,26 @@ from crawler_lifecycle.web.problems import Problem
 logger = logging.getLogger(__name__)
 
 #: Seconds between two renderings of a screen of runs, and of other screens, which change nearly only with an event.
-EVERY_S, OTHERS_S = 2.0, 5.0
+EVERY_S = 2.0
+OTHERS_S = 5.0
 #: Seconds for which a page of a run is not rendered again if the mark of its row stays. No row tells of some of what it
 #: shows, such as a place in a line. ``CALM_S``: of a run that waits for nothing. Seconds for which marks are reused,
 #: and the most runs of one question for them.
-SAME_S, CALM_S, MARKS_S, MARKS_MAX = 10.0, 30.0, 1.0, 500
+SAME_S = 10.0
+CALM_S = 30.0
+MARKS_S = 1.0
+MARKS_MAX = 500
 #: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s tells so.
 TICK_S = 2.0
 #: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
-NEEDS_S, NEEDS_WAIT_S = 1.0, 0.3
+NEEDS_S = 1.0
+NEEDS_WAIT_S = 0.3
 #: The pause after a rendering: a multiple of its duration, and seconds at least and at most. It limits the work for
 #: large screens, and for lists of which something changes all the time. One slow answer of the database must not make a
 #: screen old.
-REST, REST_MIN_S, REST_MAX_S = 4.0, 0.25, 8.0
+REST = 4.0
+REST_MIN_S = 0.25
+REST_MAX_S = 8.0
 #: The most screens that are rendered at the same moment, and the most of one project.
 AT_ONCE = (3, 2)
 Render = Callable[[], Coroutine[Any, Any, str]]
@@ -86,11 +93,14 @@ class Screen:
         self.news = asyncio.Event()
         """Set when something happened that it may show. Get this object before you read the version."""
         self.every_s = EVERY_S if self.about.partition("/")[0] == "runs" else OTHERS_S
-        self.readers, self.version = 0, 0
+        self.readers = 0
+        self.version = 0
         self.as_of: datetime | None = None
         self.gone = False
         """True if the subject of the screen does not exist any more, or if its readers may not see it."""
-        self._render, self._limit, self._marks = render, limit, marks
+        self._render = render
+        self._limit = limit
+        self._marks = marks
         self._moved = self._failed = False
         self._mark: object = None
         self._due_at = self._rests_until = self._same_until = 0.0
@@ -127,10 +137,15 @@ class Screen:
                 self.as_of = at
                 return
             async with self._limit.place():
-                began, as_of, self._moved = now(), clock(), False
+                began = now()
+                as_of = clock()
+                self._moved = False
                 self._keep(await self._render())
-                self.as_of, self._failed, self.gone = as_of, False, False
-                self._mark, self._same_until = mark, began + (CALM_S if mark and mark[-1] else SAME_S)
+                self.as_of = as_of
+                self._failed = False
+                self.gone = False
+                self._mark = mark
+                self._same_until = began + (CALM_S if mark and mark[-1] else SAME_S)
         except Exception as error:
             self._mark = None
             self.gone = isinstance(error, Problem) and error.status < 500
@@ -172,7 +187,8 @@ class Live:
     """The screens that have readers."""
 
     def __init__(self, feed: Feed, clock: Clock, needs: Ask, runs: RunReader) -> None:
-        self._feed, self._clock = feed, clock
+        self._feed = feed
+        self._clock = clock
         self._needs = Kept(needs, NEEDS_S)
         self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
         self._limit = Places(*AT_ONCE)
@@ -180,7 +196,8 @@ class Live:
         self._following: asyncio.Task[None] | None = None
 
     async def _read_marks(self) -> Marks:
-        at, wanted = self._clock(), sorted({one.run_id for one in self._screens.values() if one.run_id})
+        at = self._clock()
+        wanted = sorted({screen.run_id for screen in self._screens.values() if screen.run_id})
         found: dict[int, tuple[object, ...]] = {}
         for n in range(0, len(wanted), MARKS_MAX):
             found.update(await run_in_threadpool(self._runs.run_marks, wanted[n : n + MARKS_MAX]))
@@ -193,7 +210,7 @@ class Live:
             news = self._feed.news
             position, subjects = self._feed.changed(position)
             # An event about ``runs/7`` is also one about ``runs``.
-            about = None if subjects is None else {*subjects, *(one.partition("/")[0] for one in subjects)}
+            about = None if subjects is None else {*subjects, *(subject.partition("/")[0] for subject in subjects)}
             for screen in self._screens.values():
                 if about is None or screen.about in about:
                     screen.wake()
@@ -216,10 +233,12 @@ class Live:
         screen.readers += 1
         if self._following is None or self._following.done():
             self._following = asyncio.create_task(self._follow())
-        now, version = asyncio.get_running_loop().time, 0
+        now = asyncio.get_running_loop().time
+        version = 0
         try:
             yield await self._event("hello", screen)
-            sent_at, sent_gone = now(), False
+            sent_at = now()
+            sent_gone = False
             while not self._feed.closed:
                 news = screen.news
                 await screen.refresh(self._clock)
@@ -259,7 +278,7 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
     @app.get("/page/events", response_class=Response)
     async def stream_page(request: Request) -> Streamed:
         """Send the parts of one screen as soon as they change."""
-        wanted = read(Wanted, request.query_params.multi_items())
+        wanted = query_of(request, Wanted)
         operation, _ = operations().of("GET", wanted.path)
         if operation not in MOVES:
             raise Problem(422, "invalid_request", "path: this page has no live stream; load the page again")

@@ -35,8 +35,10 @@ from crawler_lifecycle.web.tries import address_of
 logger = logging.getLogger(__name__)
 
 #: The cookie of a login that has begun at the issuer, and its seconds. Browsers send it when the issuer leads back.
-WAY_COOKIE, WAY_S = "crawl_sign_in", 600
-_WAY, _BACK = "sign-in", "/login/oidc/back"
+WAY_COOKIE = "crawl_sign_in"
+WAY_S = 600
+_WAY = "sign-in"
+_BACK = "/login/oidc/back"
 _WRONG = "This token is unknown or has expired. Copy it again, or ask for a new one."
 
 
@@ -73,7 +75,8 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
         caller, cookie = begun
         logger.info("%s logged in", caller.name)
         call = present_call()
-        call.caller, call.admitted = caller, True
+        call.caller = caller
+        call.admitted = True
         done = RedirectResponse(_ours(given.next), 303)
         done.set_cookie(value=cookie, max_age=int(LASTS.total_seconds()), **_attributes(request))
         return done
@@ -112,7 +115,8 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
     @app.get(_BACK)
     async def end_sign_in(request: Request, state: str = "", code: str = "") -> Response:
         """Begin the login of the person for whom the issuer leads back."""
-        call, said = present_call(), request.query_params
+        call = present_call()
+        said = request.query_params
         kept = logins.unseal(_WAY, cookie_of(request.headers, WAY_COOKIE) or "")
         known, nonce, verifier, place, ends = kept or ("", "", "", "/", 0)
         try:
@@ -130,7 +134,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
             await oidc.prepare(token := str(answered.get("id_token")))
             caller, held, until = oidc.person(token, nonce)
         except (Problem, LifecycleError) as error:
-            problem = error if isinstance(error, Problem) else of_error(error)
+            problem = of_error(error)
             logger.warning("a login by the issuer was refused: %s", problem.detail)
             done = _show(request, logins, place, f"You are not logged in: {problem.detail}", problem.status)
         else:
@@ -139,7 +143,8 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
             done = Response(html("go_on.html", path=place, target=place), media_type="text/html")
             done.set_cookie(value=cookie, max_age=seconds, **_attributes(request))
             logger.info("%s logged in", caller.name)
-            call.caller, call.admitted = caller, True
+            call.caller = caller
+            call.admitted = True
         done.delete_cookie(**_attributes(request, WAY_COOKIE, strict=False))
         return done
 

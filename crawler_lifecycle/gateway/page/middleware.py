@@ -40,7 +40,9 @@ class Pages(Converter):
 
     def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:
         """Return a problem document as an HTML page, or redirect to the login."""
-        answer, status, path = MutableHeaders(scope=start), problem["status"], _path(scope)
+        answer = MutableHeaders(scope=start)
+        status = problem["status"]
+        path = _path(scope)
         answer["content-type"] = "text/html; charset=utf-8"
         if status != 401 or scope["method"] != "GET":
             sent = scope["method"] == "POST"

@@ -10,17 +10,18 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, PrivateAttr
 
 from crawler_lifecycle.activities.run_files import RunFile
-from crawler_lifecycle.domain.audits.audit import AuditReport, Reported, Unknown
+from crawler_lifecycle.domain.audits.audit import Reported, Unknown
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import workflow_id
-from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NAMED_MAX, PLACE_WAIT, Standing, place_in_line, waiting
 from crawler_lifecycle.gateway.api.lists import Listed
+from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.looks import CorrectionRow, FindingRow
 from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow
@@ -81,7 +82,8 @@ def undelivered(
     for delivery in deliveries:
         if delivery.get("attempt") != attempt or delivery.get("status") == "delivered":
             continue
-        error, tries = delivery.get("error"), delivery.get("tries")
+        error = delivery.get("error")
+        tries = delivery.get("tries")
         tried = f" after {tries} {'try' if tries == 1 else 'tries'}" if tries else ""
         words.append(f"{delivery['type']} is not delivered{tried}{f': {error}' if error else ''}")
     for export in exports:
@@ -102,7 +104,7 @@ class UploadPart(StrictBody):
     md5: str = Field(pattern=r"^[A-Za-z0-9+/]{22}==$", description="MD5 of the bytes in base64")
 
 
-class UploadTicket(BaseModel):
+class UploadTicket(OfRow):
     """The address for these bytes. They must be sent by ``PUT``, with these headers and before ``expires_at``."""
 
     url: str
@@ -110,7 +112,7 @@ class UploadTicket(BaseModel):
     expires_at: datetime
 
 
-class Stop(BaseModel):
+class Stop(OfRow):
     """The recorded request to stop."""
 
     requested_at: datetime
@@ -119,10 +121,6 @@ class Stop(BaseModel):
     reason: str | None
     limit: str | None
     escalated: bool
-
-    @classmethod
-    def of(cls, intent: StopIntent) -> Stop:
-        return cls(**asdict(intent))
 
 
 class StopOfRun(BaseModel):
@@ -152,7 +150,7 @@ class Deletion(BaseModel):
         return None if at is None else cls(requested_at=at, ended_at=row.deletion_ended_at, **report)
 
 
-class Run(BaseModel):
+class Run(OfRow):
     """One run."""
 
     run_id: int
@@ -214,24 +212,19 @@ class Run(BaseModel):
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
         """Build it from a row at ``now``. ``known``: facts of its tasks and deliveries about its waiting."""
         overdue = row.next_look_at is not None and row.next_look_at < overdue_before(now)
-        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
-        requested_by, tags = row.request.get("requested_by"), row.request.get("tags")
+        requested_by = row.request.get("requested_by")
+        tags = row.request.get("tags")
         standing = standing_of(row, now, **(known or {}))
-        made = cls(
-            **same
-            | {
-                "workflow_id": row.owner_workflow_id or workflow_id(row.crawler, row.request_id),
-                "requested_by": requested_by if isinstance(requested_by, str) else None,
-                "tags": tags if isinstance(tags, list) else [],
-                "stop": Stop.of(row.stop) if row.stop else None,
-                "deleted": Deletion.of(row),
-                "waiting": waiting(standing),
-                "verified_ago_s": (
-                    round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None
-                ),
-                "stale": overdue and not row.status.terminal,
-                **more,
-            }
+        made = cls.from_row(
+            row,
+            workflow_id=row.owner_workflow_id or workflow_id(row.crawler, row.request_id),
+            requested_by=requested_by if isinstance(requested_by, str) else None,
+            tags=tags if isinstance(tags, list) else [],
+            deleted=Deletion.of(row),
+            waiting=waiting(standing),
+            verified_ago_s=round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None,
+            stale=overdue and not row.status.terminal,
+            **more,
         )
         made.waiting = "; ".join(filter(None, (made.blocked, made.waiting))) or None
         made._waits = waiting(replace(standing, moments=True))
@@ -341,7 +334,7 @@ class TaskPage(BaseModel):
     next_page_token: str | None
 
 
-class TaskFilePage(BaseModel):
+class TaskFilePage(OfRow):
     """The supporting files that can be read now, at most 2,000."""
 
     run_id: int
@@ -371,7 +364,7 @@ class AuditBody(StrictBody):
     unknown: Unknown = Unknown.LEAVE
 
 
-class Audit(BaseModel):
+class Audit(OfRow):
     """The report of one audit: what it checked, found and repaired. ``left`` counts findings that are not repaired."""
 
     audit_id: str
@@ -384,10 +377,6 @@ class Audit(BaseModel):
     left: int
     findings: list[Reported]
     troubles: list[str]
-
-    @classmethod
-    def of(cls, report: AuditReport) -> Self:
-        return cls(left=report.left, **{name: getattr(report, name) for name in AuditReport.__dataclass_fields__})
 
 
 class AuditAnswer(BaseModel):

@@ -24,23 +24,25 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.audit import LOST
 from crawler_lifecycle.domain.audits.overdue import overdue_before
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
-from crawler_lifecycle.domain.schedules.definition import due_workflow_id
-from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
+from crawler_lifecycle.features.schedules.ports import DueRow, ScheduleRow
+from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
+from crawler_lifecycle.features.webhooks.ports import WebhookRow
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports.looks import FindingRow
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
-from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
 #: Seconds for which an explanation is reused, and seconds that a reader waits for one: Temporal may not answer.
-FRESH_S, ANSWER_S = 3.0, 1.0
+FRESH_S = 3.0
+ANSWER_S = 1.0
 #: The most explanations of one background round, and the most that are kept.
-EXPLAINED_MAX, KEPT_MAX = 20, 2000
+EXPLAINED_MAX = 20
+KEPT_MAX = 2000
 #: The most open findings about missing workflows that are read.
 LOST_MAX = 1000
 #: The length of the end of a firing's workflow id: a hyphen and the due time.
@@ -76,6 +78,7 @@ class Blocked:
         self._late: set[str] = set()
         self._kept: dict[str, _Kept] = {}
         self._silent_until = 0.0
+        self._away_since: datetime | None = None
         self._loop = Loop("the search for runs that cannot continue", self.every_s)
 
     async def run(self) -> None:
@@ -90,9 +93,11 @@ class Blocked:
         try:
             self._known = await self.workflows.problems()
         except Exception:
+            self._away_since = self._away_since or self.clock()
             # The number is not known: neither 0 nor the last number would be true.
             self.metrics.blocked.set(math.nan)
             raise
+        self._away_since = None
         self.metrics.blocked.set(len(self._known))
         try:
             due_before = overdue_before(self.clock())
@@ -120,7 +125,17 @@ class Blocked:
 
     def listed(self, row: RunRow) -> str | None:
         """Return the reason why this run does not continue, if the last query found one."""
-        return self.listed_workflow(*_names(row))
+        return self._away(row) or self.listed_workflow(*_names(row))
+
+    def _away(self, row: RunRow) -> str | None:
+        """Return what waits for Temporal and what does not; ``None``: Temporal answers, or the run has ended."""
+        if self._away_since is None or row.status.terminal:
+            return None
+        since = _clock(self._away_since)
+        looked_at = row.verified_at
+        verified = "is not verified yet" if looked_at is None else f"was verified at {_clock(looked_at)}"
+        waits = f"Temporal has not answered since {since}: retries, stops and the verdict wait"
+        return f"{waits}; its status {verified}, and looks continue"
 
     async def of_workflow(self, *names: str, is_open: bool) -> str | None:
         """Return the reason why one of these workflows does not continue, of the first one even if not listed yet.
@@ -159,6 +174,8 @@ class Blocked:
 
     async def of(self, row: RunRow) -> str | None:
         """Return the reason why this run does not continue, as ``of_workflow`` does."""
+        if (away := self._away(row)) is not None:
+            return away
         names = _names(row)
         return await self.of_workflow(*names, is_open=not row.status.terminal or names[0] in self._known)
 
@@ -222,6 +239,10 @@ def lost_words(found: Sequence[FindingRow], now: datetime) -> dict[str, str]:
         for one in found
         if one.kind in LOST and (one.run_id is None or one.last_seen >= since)
     }
+
+
+def _clock(at: datetime) -> str:
+    return f"{at:%H:%M:%S} UTC"
 
 
 def _unexplained(cause: str) -> str:

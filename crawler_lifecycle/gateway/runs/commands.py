@@ -28,7 +28,6 @@ from crawler_lifecycle.domain.errors import (
     NotInThisState,
     RowUnreadable,
     RunDeleted,
-    RunNotFound,
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import attempt_workflow_id
@@ -129,36 +128,28 @@ def sentences(*texts: str | None) -> str | None:
 
 
 def found(runs: RunReader, run_id: int) -> RunRow:
-    """Return the run. Blocks. Raises ``RunNotFound``."""
-    row = runs.get_run(run_id)
-    if row is None:
-        raise _not_found(run_id)
-    return row
+    """Return the run. Blocks. Raises ``Problem`` 404."""
+    return existing("run", run_id, runs.get_run(run_id))
 
 
 def undeleted(runs: RunReader, run_id: int) -> RunRow:
-    """Return a run whose data can still be read. Blocks. Raises ``RunNotFound`` and ``RunDeleted``."""
+    """Return a run whose data can still be read. Blocks. Raises ``Problem`` 404, and ``RunDeleted``."""
     return check_kept(found(runs, run_id))
 
 
 def check_kept(row: RunRow) -> RunRow:
     """Return the same run. Raises ``RunDeleted`` if its data is deleted."""
     if row.deleted_at is not None:
-        when, cure = row.deleted_at.isoformat(), f"GET /v1/runs/{row.run_id} shows the remaining data"
+        when = row.deleted_at.isoformat()
+        cure = f"GET /v1/runs/{row.run_id} shows the remaining data"
         raise RunDeleted(f"run {row.run_id} was deleted at {when}; {cure}")
     return row
 
 
-def _not_found(run_id: int) -> RunNotFound:
-    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists all runs")
-
-
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
-    """Return the run as a list shows it, even if a manual edit broke its row. Raises ``RunNotFound``."""
+    """Return the run as a list shows it, even if a manual edit broke its row. Raises ``Problem`` 404."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
-    if not rows or rows[0].run_id != run_id:
-        raise _not_found(run_id)
-    return rows[0]
+    return existing("run", run_id, next((row for row in rows if row.run_id == run_id), None))
 
 
 @dataclass(frozen=True)
@@ -175,7 +166,7 @@ class Commands:
     clock: Clock = utc_now
 
     async def find(self, run_id: int) -> RunRow:
-        """Return the run. Raises ``RunNotFound``."""
+        """Return the run. Raises ``Problem`` 404."""
         return await run_in_threadpool(found, self.runs, run_id)
 
     # --- start ------------------------------------------------------------------------------------------------------

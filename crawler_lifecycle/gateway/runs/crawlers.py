@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Failures, Loop
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, unknown
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.ports.protocols import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
@@ -26,11 +26,8 @@ class Crawlers:
     While the service is unavailable, the last catalogue is used: runs are accepted with it, and deployed later.
     """
 
-    def __init__(
-        self, scheduler: SchedulerClient, *, fresh_s: float = FRESH_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, scheduler: SchedulerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._scheduler = scheduler
-        self._fresh_s = fresh_s
         self._clock = clock
         self._known: Mapping[str, CrawlerDefinition] = {}
         self._read_at: float | None = None
@@ -42,7 +39,7 @@ class Crawlers:
     async def all(self) -> Mapping[str, CrawlerDefinition]:
         """Return the crawlers by name, as last read. Raises ``SchedulerUnavailable`` if they were never read."""
         async with self._reading:
-            if self._read_at is None or self._clock() - self._read_at > self._fresh_s:
+            if self._read_at is None or self._clock() - self._read_at > FRESH_S:
                 await self._read()
             return self._known
 
@@ -78,6 +75,13 @@ class Crawlers:
             "deployed when the service answers again."
         )
 
+    async def last(self) -> tuple[Mapping[str, CrawlerDefinition], str | None]:
+        """Return the crawlers by name, none if they were never read, and a note if this is not the newest catalogue."""
+        try:
+            return await self.all(), self.note()
+        except SchedulerUnavailable as error:
+            return {}, str(error)
+
     @property
     def problem(self) -> str | None:
         """The reason why the scheduler service uses an older catalogue than the newest."""
@@ -99,7 +103,7 @@ class Crawlers:
             # It may have been declared after the last reading.
             raise SchedulerUnavailable(str(self._failure[1]))
         if name not in known:
-            listed = "; ".join(filter(None, (", ".join(sorted(known)) or "none", self.problem)))
-            error = FieldError(field="crawler", value=repr(name), message=f"unknown crawler; known are {listed}")
-            raise Problem(422, "unknown_crawler", f"crawler: {name!r} is unknown; known are {listed}", errors=[error])
+            words = unknown(known, self.problem)
+            error = FieldError(field="crawler", value=repr(name), message=f"unknown crawler; {words}")
+            raise Problem(422, "unknown_crawler", f"crawler: {name!r} is unknown; {words}", errors=[error])
         return known[name]

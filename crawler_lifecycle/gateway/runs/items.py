@@ -24,8 +24,8 @@ from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, UNTRUSTED, in_t
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.runner.item_files import feeds, no_feeds
-from crawler_lifecycle.runner.item_reader import Feed, Skipped, read_items
+from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
+from crawler_lifecycle.runner.item_reader import Feed, Skipped
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -85,8 +85,12 @@ class _Reading:
     """One reading of the items of a run, with notes about it for people."""
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
-        self._files, self._run, self._choice = of.files, undeleted(of.runs, run_id), choice
-        self._skipped, self.late, self.bytes = Skipped(), False, 0
+        self._files = of.files
+        self._run = undeleted(of.runs, run_id)
+        self._choice = choice
+        self._skipped = Skipped()
+        self.late = False
+        self.bytes = 0
         self.notes: list[str] = []
         self._note: str | None = None
         if choice.name is not None:
@@ -107,10 +111,9 @@ class _Reading:
 
     def items(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items of all feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` or ``_Late``."""
-        for feed in self.feeds:
-            for item in read_items(feed, self._pieces(feed.name), self._skipped, **decoder):
-                _check(feed.name)
-                yield item
+        for item in items_of(self.feeds, self._pieces, self._skipped, **decoder):
+            _check(self._name)
+            yield item
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items that fit the filter, until the time for reading is over."""
@@ -126,6 +129,7 @@ class _Reading:
         return [visible(note) for note in (*self.notes, *self._skipped.sentences(self._note))]
 
     def _pieces(self, name: str) -> Iterator[bytes]:
+        self._name = name
         opened = self._files.open(self._run, name)
         if opened is None:
             raise missing(self._run.run_id, f"name: {name!r}")

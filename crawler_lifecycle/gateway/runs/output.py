@@ -34,7 +34,8 @@ _BYTES: dict[str, Any] = {"application/octet-stream": {}}
 
 def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader) -> None:
     """Add ``GET /v1/runs/{run_id}/files`` and ``…/file``."""
-    threads, reads_on = Places(*FILES_AT_ONCE), OpenedFiles(files)
+    threads = Places(*FILES_AT_ONCE)
+    reads_on = OpenedFiles(files)
 
     @app.get("/v1/runs/{run_id}/files")
     async def list_files(request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
@@ -48,7 +49,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
                 return files.list(run, task)
 
         listed = await threads.run(request, read)
-        return TaskFilePage(run_id=run_id, **{name: getattr(listed, name) for name in FileList.__dataclass_fields__})
+        return TaskFilePage.from_row(listed, run_id=run_id)
 
     @app.get(
         "/v1/runs/{run_id}/file",
@@ -72,13 +73,16 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         asked = _RANGE.fullmatch(range or "") if if_range is None else None
         first, end = (int(asked[1]), int(asked[2] or 10**18) + 1) if asked else (0, 10**18)
         if first >= end:
-            asked, first, end = None, 0, 10**18
+            asked = None
+            first = 0
+            end = 10**18
 
         def begin() -> OpenedFile:
             run = undeleted(runs, run_id)
             with reading(run_id):
                 if choice.path is None:
-                    opened, what = reads_on.open(run, str(choice.name), first), f"name: {choice.name!r}"
+                    opened = reads_on.open(run, str(choice.name), first)
+                    what = f"name: {choice.name!r}"
                 else:
                     task = find_task(tasks, run.ref, choice.task).ref
                     opened = files.of_task(run.ref, task, choice.path, first)
@@ -107,7 +111,8 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         headers = {**UNTRUSTED, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
         headers |= {"Accept-Ranges": "bytes", "Content-Length": str(stop - first)}
         headers |= {"Content-Range": f"bytes {first}-{stop - 1}/{size}"} if asked else {}
-        chunks, status = in_threads(part(), threads), 206 if asked else 200
+        chunks = in_threads(part(), threads)
+        status = 206 if asked else 200
         return Streamed(chunks, "application/octet-stream", headers, status_code=status)
 
 

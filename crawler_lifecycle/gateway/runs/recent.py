@@ -18,10 +18,12 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from .crawlers import Crawlers
 
 #: The number of last runs of each crawler, and seconds for which the answer is reused.
-EACH, FRESH_S = 20, 5.0
+EACH = 20
+FRESH_S = 5.0
 #: A run has unusually few items if it has fewer than this part of the median of the runs before. With fewer runs before
 #: than the second number, nothing is reported.
-LESS, RUNS_MIN = 0.7, 3
+LESS = 0.7
+RUNS_MIN = 3
 _COUNTERS = ("pages", "items", "errors")
 
 
@@ -53,10 +55,12 @@ def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
     """Compare the run with the one before. Blocks."""
     found = runs.list_runs(crawler=row.crawler, status=[RunStatus.COMPLETED.value], before_run_id=row.run_id, limit=1)
     before = found[0] if found else None
-    mine, theirs = _seconds(row, now), None if before is None else _seconds(before, now)
+    mine = _seconds(row, now)
+    theirs = None if before is None else _seconds(before, now)
     counters = []
     for name in _COUNTERS:
-        one, other = getattr(row, name), getattr(before, name, None)
+        one = getattr(row, name)
+        other = getattr(before, name, None)
         counters.append(ComparedCounter(name, one, other, _per_minute(one, mine), _per_minute(other, theirs)))
     if before is None:
         return Comparison(None, None, mine, None, counters)
@@ -94,22 +98,27 @@ class AllCrawlerRuns:
     at: datetime
 
 
+@dataclass(eq=False)
 class RecentRuns:
-    """Reads the last runs of all crawlers with one statement. The answer is reused for ``fresh_s`` seconds."""
+    """Reads the last runs of all crawlers with one statement. The answer is reused for ``FRESH_S`` seconds."""
 
-    def __init__(self, runs: RunReader, crawlers: Crawlers, clock: Clock, fresh_s: float = FRESH_S) -> None:
-        self._runs, self._crawlers, self.clock = runs, crawlers, clock
-        self._kept = KeptForEach(self._ask, fresh_s)
+    runs: RunReader
+    crawlers: Crawlers
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._kept = KeptForEach(self._ask, FRESH_S)
 
     async def read(self) -> AllCrawlerRuns:
         """Return the last runs. Raises ``SchedulerUnavailable`` or ``StoreUnavailable``."""
         return await self._kept.own.read()
 
     async def _ask(self) -> AllCrawlerRuns:
-        known = sorted(await self._crawlers.all())
-        now, asked = self.clock(), known[:CRAWLERS_MAX]
+        known = sorted(await self.crawlers.all())
+        now = self.clock()
+        asked = known[:CRAWLERS_MAX]
         found: dict[str, list[RecentRun]] = {name: [] for name in asked}
-        for one in await run_in_threadpool(self._runs.recent_runs, asked, EACH):
+        for one in await run_in_threadpool(self.runs.recent_runs, asked, EACH):
             found[one.crawler].append(one)
         rows = [CrawlerRuns(name, runs, brought_less(runs)) for name, runs in found.items()]
         return AllCrawlerRuns(rows, len(known) - len(asked), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -72,7 +73,8 @@ _Export = Annotated[ResendExport, Depends(JsonBody(ResendExport, optional=True))
 _Part = Annotated[UploadPart, Depends(JsonBody(UploadPart))]
 
 #: The media types of an archive. The second is for clients, generated from the OpenAPI document, that know no zip.
-_ZIP, _BYTES = "application/zip", "application/octet-stream"
+_ZIP = "application/zip"
+_BYTES = "application/octet-stream"
 
 RunId = Id
 
@@ -138,7 +140,7 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
     ) -> UploadTicket:
         """An address in object storage for one part of a task's supporting files. The task's runner calls this."""
         ticket = await run_in_threadpool(_ticket, tasks, bundles, (run_id, index, attempt), body)
-        return UploadTicket(url=ticket.url, headers=dict(ticket.headers), expires_at=ticket.expires_at)
+        return UploadTicket.from_row(ticket)
 
 
 def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
@@ -212,15 +214,15 @@ def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None
     _add_histories(app, store.runs, store.corrections, timeline)
 
 
+@dataclass(eq=False)
 class RunViews:
     """Reads runs for answers: a page of runs, and one run with all its fields."""
 
-    def __init__(self, store: Store, blocked: Blocked, clock: Clock) -> None:
-        self._store = store
-        self._blocked = blocked
-        self.clock = clock
-        #: Facts about the tasks of ended attempts, which do not change any more.
-        self._ended: dict[tuple[str, int] | None, RunTasks] = {}
+    store: Store
+    blocked: Blocked
+    clock: Clock
+    _ended: dict[tuple[str, int] | None, RunTasks] = field(default_factory=dict)
+    """Facts about the tasks of ended attempts, which do not change any more."""
 
     def listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
         """Return the runs that fit the filters, newest first, and facts about the tasks of each. Blocks.
@@ -228,35 +230,37 @@ class RunViews:
         Raises ``InvalidRequest`` and ``Problem`` 422.
         """
         filters.check()
-        with narrowed(filters.project), self._store.database.together():
+        with narrowed(filters.project), self.store.database.together():
             return self._listed(filters)
 
     def _listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-        runs, wanted = self._store.runs, _wanted(filters)
-        newest, search = partial(runs.list_runs, **wanted), partial(runs.search_runs, **wanted)
+        runs = self.store.runs
+        wanted = _wanted(filters)
+        newest = partial(runs.list_runs, **wanted)
+        search = partial(runs.search_runs, **wanted)
         page, more = page_of("runs", filters, newest, search, lambda row: row.run_id)
         now = self.clock()
-        overdue = Overdue.of(self._store.overdue.overdue_looks(overdue_before(now)), now)
+        overdue = Overdue.of(self.store.overdue.overdue_looks(overdue_before(now)), now)
         tasks = self.tasks_of(page)
         return RunPage(runs=[self.of(row, now, tasks[row.run_id]) for row in page], overdue=overdue, **more), tasks
 
     def counted(self, filters: RunFilters, page: RunPage) -> tuple[int, bool]:
         """Return the number of runs that fit the filters, and whether it is exact. Blocks."""
         with narrowed(filters.project):
-            count = partial(self._store.runs.count_found, **_wanted(filters))
+            count = partial(self.store.runs.count_found, **_wanted(filters))
             return counted(filters, page, len(page.runs), count)
 
     def of(self, row: RunRow, now: datetime, tasks: RunTasks | None = None) -> Run:
         """Return one run as in a list. With ``tasks``, its ``waiting`` also uses facts about its tasks."""
         known = {} if tasks is None else {"tasks": tasks.counts.positive(), "reason": tasks.reason}
-        return Run.of(row, now, blocked=self._blocked.listed(row), known=known)
+        return Run.of(row, now, blocked=self.blocked.listed(row), known=known)
 
     def tasks_of(self, rows: Sequence[RunRow]) -> dict[int, RunTasks]:
         """Return facts about the tasks of each of these runs. Blocks."""
         keys = {row.run_id: (row.run_uid, row.attempt) if row.status.terminal else None for row in rows}
         known = {run_id: self._ended[key] for run_id, key in keys.items() if key in self._ended}
         asked = [run_id for run_id in keys if run_id not in known]
-        found = self._store.tasks.tasks_of_runs(asked)
+        found = self.store.tasks.tasks_of_runs(asked)
         if len(self._ended) > ENDED_MAX:
             self._ended = {}
         for run_id in asked:
@@ -266,16 +270,17 @@ class RunViews:
         return known
 
     async def detail(self, run_id: int) -> RunDetail:
-        """Return one run with all its fields. Raises ``RunNotFound``."""
-        return await self.detail_of(await run_in_threadpool(found, self._store.runs, run_id))
+        """Return one run with all its fields. Raises ``Problem`` 404."""
+        return await self.detail_of(await run_in_threadpool(found, self.store.runs, run_id))
 
     async def detail_of(self, row: RunRow) -> RunDetail:
         """Return one run with all its fields, for a row that was already read."""
-        detail = self._store.database.together()(self._detail)
-        return await run_in_threadpool(detail, row, await self._blocked.of(row))
+        detail = self.store.database.together()(self._detail)
+        return await run_in_threadpool(detail, row, await self.blocked.of(row))
 
     def _detail(self, row: RunRow, why_blocked: str | None) -> RunDetail:
-        run_id, store = row.run_id, self._store
+        run_id = row.run_id
+        store = self.store
         return RunDetail.of(
             row,
             self.clock(),
@@ -341,7 +346,11 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
             row = found(store.runs, run_id)
         except RowUnreadable:  # a crawler must see a stop even then
             row = as_it_stands(store.runs, run_id)
-            wishes = [one["force"] for one in store.runs.cancellations(run_id) if one["attempt"] == row.attempt]
+            wishes = [
+                cancellation["force"]
+                for cancellation in store.runs.cancellations(run_id)
+                if cancellation["attempt"] == row.attempt
+            ]
         check_own(row.ref)
         wishes += [] if row.stop is None else [row.stop.force]
         return StopOfRun(run_id=run_id, asked=bool(wishes), force=True in wishes)

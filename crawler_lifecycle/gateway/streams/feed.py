@@ -32,15 +32,19 @@ from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
 
 #: Seconds between two readings of the outbox while a reader is connected: after new events, and without new events.
-BUSY_S, IDLE_S = 0.1, 0.25
+BUSY_S = 0.1
+IDLE_S = 0.25
 #: The longest pause while the database does not answer, in seconds.
 RETRY_MAX_S = 2.0
 #: Events in one reading: for all readers, and for one reader that catches up.
-PAGE, CATCH_UP_PAGE = 500, 100
+PAGE = 500
+CATCH_UP_PAGE = 100
 #: The most events and bytes that are kept in memory for readers that are a little behind.
-KEPT, KEPT_BYTES = 5000, 8 * 1024 * 1024
+KEPT = 5000
+KEPT_BYTES = 8 * 1024 * 1024
 #: The most bytes of one piece for a reader, and the most pieces that are kept for other readers at the same position.
-CHUNK, GIVEN = 32 * 1024, 64
+CHUNK = 32 * 1024
+GIVEN = 64
 #: Seconds without an event after which a comment is sent. It shows proxies and clients that the stream is alive.
 PING_S = 15.0
 #: Milliseconds that clients should wait before they connect again.
@@ -184,7 +188,8 @@ class Feed:
         after ``after`` were removed, the stream sends ``hello`` with ``reset`` and begins at the newest event. With
         ``after`` 0, it sends all recorded events, and removed events do not matter.
         """
-        position, reset = None, False
+        position = None
+        reset = False
         whole = after != 0
         while position is None and not self.closed:
             try:
@@ -198,7 +203,8 @@ class Feed:
         if position is None:
             return
         yield self._hello(position, reset)
-        sent, sent_at = position, self._now()
+        sent = position
+        sent_at = self._now()
         while not self.closed:
             news = self.news
             try:
@@ -214,7 +220,8 @@ class Feed:
                 chunk = KEEPALIVE_COMMENT if sent == position else format_sse_event(comment="ping", id=str(position))
             if chunk:
                 yield chunk
-                sent, sent_at = position, self._now()
+                sent = position
+                sent_at = self._now()
             elif self._head is None or position >= self._head:
                 await self.wait_for_news(news, sent_at + self.ping_s - self._now())
 
@@ -288,7 +295,8 @@ class Feed:
     async def run(self) -> None:
         """Read while there are readers, until the feed closes."""
         # A new event object for each event loop of the app. Readers may be connected already.
-        self.closed, self._wanted = False, asyncio.Event()
+        self.closed = False
+        self._wanted = asyncio.Event()
         if self.readers:
             self._wanted.set()
         self._forget()
@@ -341,8 +349,11 @@ class Feed:
 
     def _forget(self) -> None:
         self._head = None
-        self._fresh, self._pause = False, IDLE_S
-        self._ring, self._ring_bytes, self._since = [], 0, 0
+        self._fresh = False
+        self._pause = IDLE_S
+        self._ring = []
+        self._ring_bytes = 0
+        self._since = 0
         self._given.clear()
 
     # --- waiting
@@ -380,7 +391,9 @@ def _cut(frames: list[Frame], first: int, subject: str | None, end: int) -> tupl
     The position is ``end`` if no frame is left.
     """
     wires: list[bytes] = []
-    size, last, project = 0, end, only()
+    size = 0
+    last = end
+    project = only()
     for frame in frames[first:] if first else frames:
         if (subject is None or frame.subject == subject) and project in (None, frame.project):
             if wires and size + len(frame.wire) > CHUNK:

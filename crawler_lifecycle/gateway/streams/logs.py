@@ -25,13 +25,15 @@ from crawler_lifecycle.web.problems import Problem
 #: Bytes read and sent at once.
 CHUNK = 64 * 1024
 #: Bytes of a log that are shown before and after its last error.
-ERROR_BEFORE, ERROR_AFTER = 16 * 1024, 48 * 1024
+ERROR_BEFORE = 16 * 1024
+ERROR_AFTER = 48 * 1024
 #: The most bytes in which line ends are searched backwards. A log may be one long line.
 BACK_MAX = 4 * 1024 * 1024
 #: More lines than any kept log has.
 WHOLE = 1_000_000
 #: While a log is followed: seconds between two readings of the log, and between two checks of the task's status.
-FOLLOW_S, STATUS_S = 0.3, 1.5
+FOLLOW_S = 0.3
+STATUS_S = 1.5
 #: The most logs that are read at the same moment, for any number of readers, and the most of one project.
 THREADS = (6, 4)
 
@@ -67,7 +69,8 @@ class LogReader:
 
     def answer(self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]) -> Streamed:
         """Return the answer that sends these bytes of a log. It is counted as a reader of logs."""
-        readers, dropped = self.metrics.readers.labels("log"), self.metrics.dropped.labels("log")
+        readers = self.metrics.readers.labels("log")
+        dropped = self.metrics.dropped.labels("log")
         return Streamed(chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc)
 
     def open(self) -> None:
@@ -152,7 +155,8 @@ class LogReader:
 
     async def _line(self, task: LoggedTask, part: LogPart, lines: int) -> int:
         """Return the position at which the last ``lines`` lines before ``part.next`` begin, up to ``BACK_MAX`` back."""
-        end, size = part.next, len(part.data)
+        end = part.next
+        size = len(part.data)
         while True:
             kept = len(_last_lines(part.data, lines))
             if kept < size or size >= min(end, BACK_MAX):
@@ -180,7 +184,8 @@ class LogReader:
 
         ``seen``: the log was found before. If it is never found, yield its kept end after the end of the task.
         """
-        asked, over = self._now(), task.status.terminal
+        asked = self._now()
+        over = task.status.terminal
         while not self._closed:
             try:
                 part = await self._part(task, position, CHUNK)
@@ -197,7 +202,8 @@ class LogReader:
             if over and (part is None or not part.data):
                 break
             if self._now() - asked >= STATUS_S:
-                over, asked = await self._over(task), self._now()
+                over = await self._over(task)
+                asked = self._now()
                 if over:
                     continue  # read once more: the last output came before the end
             await asyncio.sleep(FOLLOW_S)

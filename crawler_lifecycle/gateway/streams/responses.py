@@ -45,7 +45,9 @@ class Streamed(StreamingResponse):
     ) -> None:
         super().__init__(chunks, status_code, headers, media_type)
         self._chunks = chunks
-        self._entered, self._left, self._dropped = entered, left, dropped
+        self._entered = entered
+        self._left = left
+        self._dropped = dropped
         self._stall_s = STALL_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

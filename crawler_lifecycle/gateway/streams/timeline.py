@@ -101,7 +101,7 @@ class Timeline:
         corrections = self.corrections.list_corrections(run.run_id, positions.correction, count)
         rest = [item for item in self._rest(run) if item[0] > positions.rest]
         task_ids = {row.task_id for row in transitions} | {row.task_id for row in corrections}
-        indexes = self.tasks.task_indexes([one for one in task_ids if one is not None])
+        indexes = self.tasks.task_indexes([id_ for id_ in task_ids if id_ is not None])
         merged: Iterator[tuple[datetime, str, Any, TimelineEntry]] = heapq.merge(
             ((row.committed_at, "seq", row.seq, _of_transition(row, indexes)) for row in transitions),
             ((row.created_at, "correction", row.id, _of_correction(row, indexes)) for row in corrections),
@@ -149,11 +149,14 @@ def task_name(task_id: int, indexes: Mapping[int, int]) -> str:
 def _of_transition(row: TransitionRow, indexes: Mapping[int, int]) -> TimelineEntry:
     kind: Kind
     if row.task_id is not None:
-        kind, sentence = "task", _task_text(row, task_name(row.task_id, indexes))
+        kind = "task"
+        sentence = _task_text(row, task_name(row.task_id, indexes))
     elif row.from_status is None or row.source == "resume":
-        kind, sentence = "attempt", _attempt_text(row)
+        kind = "attempt"
+        sentence = _attempt_text(row)
     else:
-        kind, sentence = "status", _status_text(row)
+        kind = "status"
+        sentence = _status_text(row)
     return TimelineEntry(
         key=f"transition:{row.seq}", at=row.committed_at, kind=kind, text=_sentence(sentence + _late(row)),
         **{name: value for name, value in asdict(row).items() if name != "run_id"},
@@ -167,7 +170,8 @@ def _late(row: TransitionRow) -> str:
 
 def _attempt_text(row: TransitionRow) -> str:
     if row.from_status is None:
-        tasks, trigger = row.evidence.get("tasks"), row.evidence.get("trigger")
+        tasks = row.evidence.get("tasks")
+        trigger = row.evidence.get("trigger")
         many = "" if not isinstance(tasks, int) else " with 1 task" if tasks == 1 else f" with {tasks} tasks"
         return f"Requested{many}{f' ({trigger})' if trigger else ''}"
     return f"Attempt {row.attempt} began; the one before was {row.from_status}"
@@ -180,7 +184,8 @@ def _status_text(row: TransitionRow) -> str:
     if row.to_status == RunStatus.STOPPING:
         return f"Being stopped by a limit: {evidence['limit']}" if evidence.get("limit") else "Being stopped"
     if row.to_status in (RunStatus.COMPLETED, RunStatus.FAILED):
-        outcome, cause = evidence.get("outcome"), evidence.get("cause")
+        outcome = evidence.get("outcome")
+        cause = evidence.get("cause")
         return f"Ended {row.to_status}{f', {outcome}' if outcome else ''}{f': {cause}' if cause else ''}"
     return f"{row.from_status} became {row.to_status}"
 
@@ -189,7 +194,8 @@ def _task_text(row: TransitionRow, name: str) -> str:
     evidence = row.evidence
     if "retry" in evidence:
         more = f" with {evidence['memory']} of memory" if evidence.get("memory") else ""
-        number, when = f"{evidence['retry']} of {evidence.get('of')}", evidence.get("not_before")
+        number = f"{evidence['retry']} of {evidence.get('of')}"
+        when = evidence.get("not_before")
         why = f"the try before ended as {evidence.get('after')}"
         return f"{name[0].upper()}{name[1:]} is tried again ({number}){more}, not before {when}: {why}"
     end = evidence.get("end")
@@ -218,7 +224,8 @@ def _end_words(end: Mapping[str, Any]) -> list[str]:
 def _of_correction(row: CorrectionRow, indexes: Mapping[int, int]) -> TimelineEntry:
     who = "the run" if row.task_id is None else task_name(row.task_id, indexes)
     wrong_for = "" if row.lag_ms is None else f", for {_span(row.lag_ms)}"
-    kind, found_by = _MEANINGS.get(row.kind, f"{row.kind}."), SOURCES.get(row.found_by, row.found_by)
+    kind = _MEANINGS.get(row.kind, f"{row.kind}.")
+    found_by = SOURCES.get(row.found_by, row.found_by)
     text = f"Corrected: {who} was recorded as {row.believed} but was {row.truth}{wrong_for}. {kind} "
     text += f"It was found by {found_by}."
     return TimelineEntry(
@@ -229,7 +236,8 @@ def _of_correction(row: CorrectionRow, indexes: Mapping[int, int]) -> TimelineEn
 
 def _of_stop(row: Mapping[str, Any]) -> TimelineEntry:
     who = row.get("requested_by") or "Somebody"
-    force, reason = (" by force" if row.get("force") else ""), row.get("reason")
+    force = " by force" if row.get("force") else ""
+    reason = row.get("reason")
     acted = "" if row.get("acted_at") else "; not carried out yet"
     return TimelineEntry(
         key=f"stop:{_id(row)}", at=row["requested_at"], kind="stop", attempt=row["attempt"], record=_record(row),
@@ -238,7 +246,8 @@ def _of_stop(row: Mapping[str, Any]) -> TimelineEntry:
 
 
 def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
-    status, error = row.get("status"), row.get("error")
+    status = row.get("status")
+    error = row.get("error")
     if row.get("url"):
         size = f"{row.get('files') or 0:,} files, {row.get('bytes') or 0:,} bytes"
         text = f"Supporting files archived: {size}, {row['url']}"
@@ -253,7 +262,9 @@ def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
 
 
 def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
-    sink, tries, error = row.get("sink"), row.get("tries"), row.get("error")
+    sink = row.get("sink")
+    tries = row.get("tries")
+    error = row.get("error")
     if row.get("status") == "delivered":
         text = f"{row['type']} was delivered to {sink}"
     elif row.get("status") == "pending":
@@ -270,7 +281,8 @@ def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
 
 def _of_failing_looks(run: RunRow) -> Iterator[TimelineEntry]:
     """Yield one entry while looks at the run fail. It has the time of the first failure."""
-    since, error = run.look_error_since, run.look_error
+    since = run.look_error_since
+    error = run.look_error
     if since is None or error is None or run.status in (RunStatus.COMPLETED, RunStatus.FAILED):
         return
     yield TimelineEntry(

@@ -41,7 +41,8 @@ class ItemsFile:
 
     def process_item(self, item: dict[str, Any]) -> dict[str, Any]:
         """Write the item. Raises ``DropItem`` for a skipped address."""
-        kind, body = item.pop("kind"), item.pop("body", None)
+        kind = item.pop("kind")
+        body = item.pop("body", None)
         if body is not None and self._folder is not None:
             file = self._folder / item["file"]
             file.parent.mkdir(exist_ok=True)

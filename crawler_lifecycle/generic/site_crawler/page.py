@@ -16,7 +16,8 @@ from lxml import etree  # type: ignore[import-untyped]
 #: Most tags of a page, including closing tags. The largest pages that people write have about ten thousand.
 TAGS_MAX = 200_000
 #: Most attributes of one tag, and of all tags together.
-ATTRIBUTES_MAX, ALL_ATTRIBUTES_MAX = 1_000, 500_000
+ATTRIBUTES_MAX = 1_000
+ALL_ATTRIBUTES_MAX = 500_000
 
 _TAG = re.compile(r"<[a-zA-Z][^\s/>]*")
 _ATTRIBUTE = re.compile(r"""[\s/]+[^\s/>][^\s/>=]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]*))?""")
@@ -35,7 +36,8 @@ def too_much(text: str) -> str | None:
         return f"too large to be read: {tags} tags, at most {TAGS_MAX}"
     total = 0
     for tag in _TAG.finditer(text):
-        found, position = 0, tag.end()
+        found = 0
+        position = tag.end()
         while attribute := _ATTRIBUTE.match(text, position):
             found, position = found + 1, attribute.end()
             if found > ATTRIBUTES_MAX:

@@ -12,7 +12,8 @@ from scrapy.http import Request, Response
 from scrapy.utils.asyncio import call_later
 
 #: Longest pause for one response, and for all responses of a crawl together, in seconds.
-PAUSE_MAX_S, PAUSES_MAX_S = 60.0, 600.0
+PAUSE_MAX_S = 60.0
+PAUSES_MAX_S = 600.0
 
 logger = logging.getLogger(__name__)
 

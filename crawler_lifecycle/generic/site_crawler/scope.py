@@ -73,7 +73,8 @@ class Scope:
 
         ``http`` and ``https`` are the same site if neither address names a port.
         """
-        one, other = urlsplit(address), urlsplit(self.start)
+        one = urlsplit(address)
+        other = urlsplit(self.start)
         if one.hostname != other.hostname:
             return False
         return _port(one) == _port(other) or (one.port is None and other.port is None)
@@ -110,7 +111,8 @@ class Redirects:
             reached = self._to[reached]
         if reached != mark and reached not in self._caught:
             return []
-        found, todo = [], [(mark, facts)]
+        found = []
+        todo = [(mark, facts)]
         while todo:
             one, its = todo.pop()
             if one not in self._caught:

@@ -153,7 +153,9 @@ class SiteSpider(Spider):
         This is the request itself, or all requests in the same loop of redirects. Return nothing for a redirect to
         follow, or to a known target.
         """
-        request, status, shown = response.request, response.status, (target or location)[:TEXT_MAX]
+        request = response.request
+        status = response.status
+        shown = (target or location)[:TEXT_MAX]
         assert request is not None
         start = response.meta["hops"] == 0
         if target is None:
@@ -164,7 +166,8 @@ class SiteSpider(Spider):
             return [(request, f"{status} leads to an address of more than {URL_MAX} characters: {shown}")]
         if not start and not self.scope.wanted(target):
             return [(request, f"{status} leads to an address that allow or deny excludes: {shown}")]
-        mark, other = self._mark(request), self._mark(self._request(target, 0, None))
+        mark = self._mark(request)
+        other = self._mark(self._request(target, 0, None))
         caught = Redirects(self.state).add(mark, other, (request.url, request.meta["hops"], request.meta["from"]))
         if caught:
             return [(self._request(*each), f"{status} leads into a loop of redirects: {shown}") for each in caught]

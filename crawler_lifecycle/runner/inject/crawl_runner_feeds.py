@@ -5,18 +5,21 @@ Scrapy imports it inside the user's process.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
-from pathlib import Path
 from typing import Any, ClassVar
 
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FileFeedStorage
+from scrapy.utils.misc import load_object
+from scrapy.utils.serialize import ScrapyJSONEncoder
 
-#: The end of a name that tells readers of items the format (``item_files.py``).
-_TELLS = re.compile(r"\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$")
+#: A name that tells readers of items its format, and is in no folder that they leave out, or too deep for them
+#: (``item_files.py``).
+_TELLS = re.compile(r"(?!(.*/)?(pages/|skipped\.jsonl$)|(.*/){3}).*\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$")
+#: Characters that a name in an archive does not keep.
+_NOT_KEPT = re.compile(r'[\\:*?"<>|]')
 
 
 class KeptFiles:
@@ -30,7 +33,7 @@ class KeptFiles:
         folder = os.environ.get("CRAWL_FILES_DIR")
         if not folder:
             raise NotConfigured
-        _keep_feeds(crawler.settings, folder)
+        _keep_feeds(crawler.settings)
         for name in ("FILES_STORE", "IMAGES_STORE"):
             store = crawler.settings.get(name)
             if store and "://" not in str(store):
@@ -38,31 +41,50 @@ class KeptFiles:
         return cls()
 
 
-def _keep_feeds(settings: Any, folder: str) -> None:
-    """Put feeds with relative paths into the folder; absolute paths stay.
+def _keep_feeds(settings: Any) -> None:
+    """Put feeds with relative paths into the folder for files; absolute paths stay.
 
-    For most feeds our storage changes the path, because only the storage knows it with its placeholders filled in. A
-    ``Path`` key is changed here, because Scrapy makes it absolute earlier.
+    Our storage changes the path, because only the storage knows it with its placeholders filled in. A ``Path`` becomes
+    a text here, because Scrapy makes it absolute earlier.
     """
     base = dict(settings.getdict("FEED_STORAGES_BASE"))
     for scheme in ("", "file"):
         if base.get(scheme) == "scrapy.extensions.feedexport.FileFeedStorage":
             base[scheme] = "crawl_runner_feeds.KeptFeed"
     settings.set("FEED_STORAGES_BASE", base, priority="cmdline")
-    if os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS") and not settings.get("FEED_URI"):
+    feeds = {str(key): value for key, value in settings.getdict("FEEDS").items()}
+    if settings["FEED_URI"]:
+        settings.set("FEED_URI", str(settings["FEED_URI"]), priority="cmdline")
+    elif os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS"):
         # It appends to an existing file, and without items it leaves no file.
-        ours = {"format": "jsonlines", "overwrite": False, "store_empty": False, "batch_item_count": 0}
-        ours["crawl_default"] = True
-        settings.set("FEEDS", {"items.jsonl": ours}, priority="cmdline")
-    feeds = settings.getdict("FEEDS")
-    if any(isinstance(key, Path) for key in feeds):
-        kept = {os.path.join(folder, key) if isinstance(key, Path) else key: value for key, value in feeds.items()}
-        settings.set("FEEDS", kept, priority="cmdline")
+        feeds["items.jsonl"] = {
+            "format": "jsonlines",
+            "overwrite": False,
+            "store_empty": False,
+            "batch_item_count": 0,
+            "crawl_default": True,
+            "item_export_kwargs": {"default": _as_text},
+        }
+    settings.set("FEEDS", feeds, priority="cmdline")
+    known = {load_object(path): name for name, path in settings.getdict("FEED_EXPORTERS_BASE").items()}
+    for name, path in settings.getdict("FEED_EXPORTERS").items():
+        if path:
+            KeptFeed.formats[name] = next((known[base] for base in load_object(path).__mro__ if base in known), name)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value that JSON does not have, such as the bytes of a page, as a text of at most 1,000 characters."""
+    try:
+        return ScrapyJSONEncoder().default(value)
+    except TypeError:
+        return str(value)[:1000]
 
 
 class KeptFeed(FileFeedStorage):
     """Scrapy's storage for files with another folder for relative paths. An absolute path is not changed."""
 
+    formats: ClassVar[dict[str, str]] = {}
+    """Formats of the project, and those of Scrapy whose exporters their own are derived from."""
     _known: ClassVar[list[dict[str, Any]]] = []
     """Path and format of each feed, for ``item_files.py``, if the name of one does not tell its format."""
 
@@ -73,10 +95,14 @@ class KeptFeed(FileFeedStorage):
         feed_options = options.get("feed_options") or {}
         self._given = feed_options.get("crawl_default", False)
         self._before = _version(self.path)
-        if folder and not os.environ.get("CRAWL_ITEMS"):
+        said = os.environ.get("CRAWL_ITEMS") or "{}"
+        entry = json.loads(said) if said.startswith("{") else {"files": ""}
+        if folder and "files" not in entry:
             path = os.path.relpath(self.path, folder)
-            self._known.append({"files": glob.escape(path), "format": feed_options.get("format")})
-            if not all(_TELLS.search(one["files"]) for one in self._known):
+            pattern = _NOT_KEPT.sub("*", path.replace("[", "[[]"))
+            format = feed_options.get("format", "")
+            self._known.append({"files": pattern, "format": self.formats.get(format, format), **entry})
+            if not all(_TELLS.match(one["files"]) for one in self._known):
                 os.makedirs(folder, exist_ok=True)
                 with open(os.path.join(folder, ".crawl_items.jsonl"), "w", encoding="utf-8") as file:
                     file.writelines(json.dumps(one) + "\n" for one in self._known)

@@ -52,7 +52,9 @@ _FIRST = (
 )
 #: The most statistics, characters of a name, and the largest number. The runner has these limits too, and one for the
 #: bytes of all (``contract.py``).
-_ALL_MAX, _NAME_MAX, _NUMBER_MAX = 300, 120, 2**63 - 1
+_ALL_MAX = 300
+_NAME_MAX = 120
+_NUMBER_MAX = 2**63 - 1
 
 
 class StatsFile:

@@ -31,10 +31,13 @@ class FindingStore(StorePart):
 
         A second call only changes the time when the finding was last seen.
         """
-        return self._db.inserting("finding", lambda conn: {one.subject: self._note(conn, one) for one in findings})
+        return self._db.inserting(
+            "finding", lambda conn: {finding.subject: self._note(conn, finding) for finding in findings}
+        )
 
     def _note(self, conn: Connection, one: AuditFinding) -> Noted:
-        a, now = audit_finding.c, self._clock()
+        a = audit_finding.c
+        now = self._clock()
         found = conn.execute(select(audit_finding).where(a.subject == one.subject)).mappings().one_or_none()
         new: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}
         if found is not None:

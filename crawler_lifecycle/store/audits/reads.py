@@ -20,10 +20,7 @@ from crawler_lifecycle.domain.audits.audit import (
     StepWithoutRun,
 )
 from crawler_lifecycle.domain.audits.judgement import progress_mark
-from crawler_lifecycle.domain.audits.overdue import OverdueLooks
-from crawler_lifecycle.domain.graph.commands import step_of_request
-from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
-from crawler_lifecycle.domain.managers.manager import JobState, job_of_request, manager_workflow_id, names_of_workflow
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks, verification_due
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_ENDED,
     EVENT_RUN_STARTED,
@@ -35,15 +32,24 @@ from crawler_lifecycle.domain.names import (
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
+from crawler_lifecycle.features.graphs.domain.commands import step_of_request
+from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
+from crawler_lifecycle.features.graphs.store.rows import GRAPH, graph_row
+from crawler_lifecycle.features.graphs.store.tables import graph, graph_step
+from crawler_lifecycle.features.graphs.store.unit import BY_STATE as BY_STATE_OF_STEPS
+from crawler_lifecycle.features.graphs.store.unrecorded import RUNS
+from crawler_lifecycle.features.managers.domain.manager import (
+    JobState,
+    job_of_request,
+    manager_workflow_id,
+    names_of_workflow,
+)
+from crawler_lifecycle.features.managers.store.tables import manager, manager_item
+from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOK_SINKS
 from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart, stop_of
-from crawler_lifecycle.store.graphs.rows import GRAPH, graph_row
-from crawler_lifecycle.store.graphs.tables import graph, graph_step
-from crawler_lifecycle.store.graphs.unit import BY_STATE as BY_STATE_OF_STEPS
-from crawler_lifecycle.store.managers.tables import manager, manager_item
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, OVER_RUNS, export_record, run_history, task_history
 from crawler_lifecycle.store.runs.tasks import recorded, recorded_task
 from crawler_lifecycle.store.runs.unit import BY_RUN
@@ -85,16 +91,19 @@ class AuditStore(StorePart):
 
         A live step executes, or was cancelled and has not ended yet.
         """
-        g, s, found = graph.c, graph_step.c, list[StepWithoutRun]()
+        g = graph.c
+        s = graph_step.c
+        found = list[StepWithoutRun]()
         under_way = or_(s.state == StepState.EXECUTING, and_(s.state == StepState.CANCELLED, s.ending))
         with self._db.reading() as conn:
-            for kind, table in ((StepKind.CRAWL, run_history), (StepKind.MANAGER, manager)):
-                [key], parent = table.primary_key, table.c.parent
+            for kind, runs in RUNS.items():
+                key = runs.key
+                parent = runs.key.table.c.parent
                 for chunk in chunks(sorted(set(graph_ids)), 100):
                     query = (
                         select(s.graph_id, g.graph_key, s.number, s.path, s.attempt, s.run_id, key, parent)
                         .join_from(graph_step, graph, g.graph_id == s.graph_id)
-                        .join(table, key == s.run_id, isouter=True)
+                        .join(key.table, key == s.run_id, isouter=True)
                         .where(s.graph_id.in_(chunk), s.kind == kind, under_way, s.begun_attempt >= s.attempt)
                         .where(or_(parent.is_(None), parent != literal("graph/") + g.graph_key))
                         .limit(limit)
@@ -108,7 +117,9 @@ class AuditStore(StorePart):
 
     def existing_parents(self, workflow_ids: Collection[str]) -> set[str]:
         """Return the ids among these whose manager or graph exists in the database."""
-        m, g, found = manager.c, graph.c, set[str]()
+        m = manager.c
+        g = graph.c
+        found = set[str]()
         with self._db.reading() as conn:
             for workflow_id in sorted(set(workflow_ids)):
                 name, flow_id = names_of_workflow(workflow_id) or ("", "")
@@ -192,23 +203,26 @@ class OverdueStore(StorePart):
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """Return the number of looks that were due before ``before`` and did not happen, with the oldest of them.
+        """Return the number of runs that should have been looked at before ``before`` and were not, with the oldest.
+
+        Looks that their workflows did not order count too (``verification_due``).
 
         For a caller of all projects, the result also has the number of managers, graphs, due times and webhooks without
         a workflow, as audits found them, and the oldest of these findings.
         """
         r = run_history.c
-        late = and_(r.next_look_at < before, r.status.in_(LIVE_RUNS), *seen(run_history))
-        oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
-        a, kinds = audit_finding.c, [str(kind) for kind in LOST]
+        planned = (r.next_look_at < before, r.status.in_(LIVE_RUNS), *seen(run_history))
+        columns = (r.run_id, r.next_look_at, r.verified_at, r.look_gap_ms)
+        a = audit_finding.c
+        kinds = [str(kind) for kind in LOST]
         mine = and_(a.status == "open", a.kind.in_(kinds), a.run_id.is_(None))
         lost = select(a.first_seen, a.detail).where(mine).order_by(a.first_seen, a.id).limit(1)
         with self._db.reading() as conn:
-            first = conn.execute(oldest).one_or_none()
+            rows = conn.execute(select(*columns).where(*planned)).all()
             what = None if only() is not None else conn.execute(lost).one_or_none()
-            found = OverdueLooks()
-            if first is not None:
-                found = OverdueLooks(conn.execute(select(func.count()).where(late)).scalar_one(), *first)
+            late = [(verification_due(*times), run_id, times[1]) for run_id, *times in rows]
+            late = sorted(one for one in late if one[0] is not None and one[0] < before)
+            found = OverdueLooks(len(late), *late[0]) if late else OverdueLooks()
             if what is None:
                 return found
             many = conn.execute(select(func.count()).where(mine)).scalar_one()
@@ -242,7 +256,8 @@ def _due_page(
 
 
 def _live_run(row: Row) -> LiveRun:
-    priority, planned = row["request"].get("priority"), row["next_look_at"]
+    priority = row["request"].get("priority")
+    planned = row["next_look_at"]
     return made(
         LiveRun,
         row,
@@ -285,10 +300,12 @@ def _live_graph(row: Row) -> LiveParent:
 
 def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
     """Return the runs among these that a manager started but has not recorded, each with the job that it names."""
-    i, found = manager_item.c, dict[int, ParentJob]()
+    i = manager_item.c
+    found = dict[int, ParentJob]()
     jobs = {}
     for row in rows:
-        job, parent = job_of_request(str(row["request_id"])), str(row["parent"])
+        job = job_of_request(str(row["request_id"]))
+        parent = str(row["parent"])
         if job is not None and names_of_workflow(parent) is not None:
             jobs[row["run_id"]] = (job, parent)
     counted = {row["run_id"] for row in rows_in(conn, select(i.run_id), i.run_id, jobs)}
@@ -302,7 +319,9 @@ def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]
 
 def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
     """Return the runs among these that a graph started but has not recorded, each with the step that it names."""
-    g, s, found = graph.c, graph_step.c, dict[int, ParentJob]()
+    g = graph.c
+    s = graph_step.c
+    found = dict[int, ParentJob]()
     named = defaultdict[str, dict[int, tuple[str, int]]](dict)
     for run in rows:
         key = graph_key_of(str(run["parent"]))
@@ -333,7 +352,9 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
     }
     delivered: set[tuple[int, str]] = set()
     waiting: set[tuple[int, str]] = set()
-    e, d, x = outbox_event.c, outbox_delivery.c, export_record.c
+    e = outbox_event.c
+    d = outbox_delivery.c
+    x = export_record.c
     ours = and_(d.seq == e.seq, ~d.sink.like(WEBHOOK_SINKS))
     query = select(e.event_key, d.status).join_from(outbox_event, outbox_delivery, ours, isouter=True)
     for sent in rows_in(conn, query, e.event_key, keys):

@@ -139,7 +139,8 @@ def _parts(rows: Sequence[str]) -> Iterator[str]:
     for row in rows:
         if part and size + len(row) > STATEMENT_CHARACTERS:
             yield ",".join(part)
-            part, size = [], 0
+            part = []
+            size = 0
         part.append(row)
         size += len(row)
     yield ",".join(part)
@@ -172,7 +173,9 @@ def delete_rows(
     ``column`` is the first column of ``index``. With ``of`` (a column and its value) only rows with this value are
     deleted, and ``column`` is the next column of ``index``.
     """
-    table, name, gone = column.table.name, column.name, 0
+    table = column.table.name
+    name = column.name
+    gone = 0
     only = "".join(f"x.{one} = :{one} AND " for one in of or ())
     for chunk in chunks(values):
         hint = f"x FROM {table} AS x FORCE INDEX ({index})" if conn.dialect.name == "mysql" else f"FROM {table} AS x"

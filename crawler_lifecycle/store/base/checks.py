@@ -29,12 +29,12 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.domain.bounds import COUNT_MAX, FIRST_YEAR, LAST_YEAR
-from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
-from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
+from crawler_lifecycle.features.managers.domain.manager import JobState
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.store.columns import UtcTime
 
 #: Tables without constraints: worktables, whose rows are only copied into other rows, and a counter that begins at 0.
@@ -47,7 +47,6 @@ _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("manager", "status"): RunStatus,
     ("manager_item", "state"): JobState,
     ("graph", "state"): GraphState,
-    ("graph_step", "kind"): StepKind,
     ("graph_step", "state"): StepState,
     ("schedule_due", "decision"): Decision,
     ("schedule_due", "target_kind"): TargetKind,

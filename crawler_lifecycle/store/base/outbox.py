@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -85,6 +85,13 @@ def insert_event(
     return made(Event, whole)
 
 
+def append_events(conn: Connection, events: Sequence[Row]) -> None:
+    """Append these events, without empty ones. They must be the last statements of the transaction."""
+    for event in events:
+        if event:
+            insert_event(conn, **event)
+
+
 def facts(row: Row, *names: str) -> dict[str, Any]:
     """Return columns of a row for the body of an event. Times become texts."""
     return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}
@@ -96,7 +103,8 @@ def record_tries(conn: Connection, sink: str, tried: Said, now: datetime, answer
     A delivered event stays delivered. Removed events are left out. ``answers``: words of receivers that are kept with
     delivered events. Returns whether all events exist.
     """
-    d, new = outbox_delivery.c, []
+    d = outbox_delivery.c
+    new = []
     # The events are locked, so that the pruner removes them either before this transaction or after it.
     locked = select(outbox_event.c.seq).where(outbox_event.c.seq.in_(sorted(tried))).order_by(outbox_event.c.seq)
     there = conn.execute(locked.with_for_update()).scalars().all()

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, FromClause, Table, func, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, Table, func, update
 
 from crawler_lifecycle.domain import projects
-from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable
 from crawler_lifecycle.store.columns import json_text
 
 if TYPE_CHECKING:
@@ -122,39 +121,3 @@ def definition_of(table: Table, row: Row, read: Callable[[Mapping[str, Any]], R]
     except ValueError as error:
         cure = f"{error}; set the definition of the {table.name} again (crawlctl {table.name} update)"
         raise unreadable(table, row, Fault("definition", json.dumps(row["definition"]), cure, True)) from None
-
-
-def locked_row(conn: Connection, table: Table, name: str, *, deleted: bool = False) -> dict[Any, Any] | None:
-    """Return the row with this name, locked; ``None``: there is none. ``deleted``: also return a deleted row.
-
-    Raises ``InvalidRequest`` when ``name`` has spaces at its end, which MySQL ignores.
-    """
-    query = select(table).where(table.c.name == name, *seen(table)).with_for_update()
-    row = conn.execute(query).mappings().one_or_none()
-    if row is None or (row["deleted_at"] is not None and not deleted):
-        return None
-    if row["name"] != name:
-        raise refusal("name", name, "remove the spaces at its end")
-    return dict(row)
-
-
-def row_to_put(conn: Connection, table: Table, name: str, project: str | None) -> dict[Any, Any] | None:
-    """Return the row with this name, locked, even if it was deleted; ``None``: the name is free.
-
-    ``project`` is the one that the caller wants; ``None``: it wants none. Raises ``DuplicateRequest`` when a row of
-    another project has the name.
-    """
-    with projects.limited(None):
-        row = locked_row(conn, table, name, deleted=True)
-    if row is not None:
-        check_free(row["project"], project, f"name {name!r}")
-    return row
-
-
-def needed_row(conn: Connection, table: Table, name: str) -> dict[Any, Any]:
-    """Return the row with this name, locked. Raises ``RunNotFound`` when it does not exist or was deleted."""
-    row = locked_row(conn, table, name)
-    if row is None:
-        cure = f"see the list of {table.name}s (crawlctl {table.name} list)"
-        raise RunNotFound(f"{table.name} {name!r} does not exist; {cure}")
-    return row

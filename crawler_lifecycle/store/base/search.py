@@ -20,15 +20,17 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, Subquery, Text
 from sqlalchemy import union_all as joined
 
 from crawler_lifecycle.domain import projects
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.store.columns import json_text
 
 from .rows import Row, seen, wanted
 
 #: The most rows whose texts are read, and the most characters of a JSON document that are read for it.
-WINDOW, DOCUMENT_MAX = 2_000, 8_000
+WINDOW = 2_000
+DOCUMENT_MAX = 8_000
 #: The most different values of a column that are compared, and the most of them whose older rows are listed.
-VALUES_MAX, FITTING_MAX = 1_000, 20
+VALUES_MAX = 1_000
+FITTING_MAX = 20
 
 
 @dataclass(slots=True)
@@ -138,7 +140,8 @@ def _in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
 
 def numbers(search: str, below: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the numbers below ``below`` that begin with this one."""
-    low, many = int(search) if search.isascii() and search.isdecimal() and len(search) < len(str(ID_MAX)) else 0, 1
+    low = whole(search) or 0
+    many = 1
     while 0 < low < below and not search.startswith("0"):
         yield low, min(low + many - 1, below)
         low, many = low * 10, many * 10
@@ -204,18 +207,22 @@ class Listing:
         self, conn: Connection, search: str | None, sort: str | None, page: tuple[int, int], now: datetime
     ) -> tuple[list[int], Reach]:
         """Return the ids of the rows that contain the text, in this order. ``page``: the first place and the number."""
-        of, table = self.of, self.of.key.table.c
+        of = self.of
+        table = self.of.key.table.c
         columns: dict[str, Any] = {of.key.name: of.key}
         if search is not None:
             columns |= {name: table[name] for name in of.texts} | {name: document(table[name]) for name in of.documents}
         columns |= {one.name: one for one in of.sorts.get((sort or "").removeprefix("-"), ())}
         window = conn.execute(self.rows(WINDOW, *columns.values())).mappings().all()
-        fits, older = partial(has, names=of.texts, documents=of.documents), partial(self._older, conn)
+        fits = partial(has, names=of.texts, documents=of.documents)
+        older = partial(self._older, conn)
         return found(window, of.key.name, search, sort, page, now, fits, older, of.left)
 
     def _older(self, conn: Connection, before: int, search: str, limit: int, left: list[str]) -> Sequence[int]:
         """Return the ids of rows that have the text in their name, or that begin with this number."""
-        older, queries, of = replace(self, before=before), list[Select[Any]](), self.of
+        older = replace(self, before=before)
+        queries = list[Select[Any]]()
+        of = self.of
         if projects.only() is None:
             values = distinct(conn, of.name, VALUES_MAX + 1) if self.given is None else [self.given]
             for value in fitting(values, search, "names", left):

@@ -1,4 +1,4 @@
-"""Units of work of managers and graphs, and the base classes of all parts of the store."""
+"""Units of work of managers and graphs, and the base class of all parts of the store."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
 
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.errors import Fenced, QuotaReached, RunIsLive, RunNotFound, TooManyOpen
-from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas, quota_of
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.domain.task import tail
-from crawler_lifecycle.ports.graphs import GraphFence
+from crawler_lifecycle.features.graphs.ports import GraphFence
+from crawler_lifecycle.features.managers.ports import ManagerFence
 from crawler_lifecycle.ports.looks import Committed
-from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.engine import Database
 
-from .bulk import put_row
 from .outbox import facts, insert_event, outbox_counter, outbox_event
 from .rows import Row, change_row, seen
 
@@ -42,8 +38,6 @@ Told = Callable[[Committed], None]
 
 #: The most open rows of each kind, by the plural of the kind.
 Most = Mapping[str, int]
-
-U = TypeVar("U", bound="RowUnit")
 
 _FORMER_MAX = 20
 
@@ -138,7 +132,8 @@ class RowUnit(ABC):
         before.
         """
         # Temporal has at most one open execution of a workflow id, so a former owner with the same id is closed.
-        row, mine = self.row, {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
+        row = self.row
+        mine = {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
         what = f"{self.table.name.capitalize()} {self.id}"
         if row["owner_run_id"] == owner.first_run_id:
             return False
@@ -171,7 +166,8 @@ class RowUnit(ABC):
         """Append an event with the present state. It must be the last statement of the transaction."""
         body = facts(self.row, *self.told, "project", "started_at", "ended_at")
         body |= {"waiting": self.row["waiting_for"], **self.figures()}
-        uid, more = self.row[f"{self.table.name}_uid"], {"attempt": self.row["attempt"], "event_key": key}
+        uid = self.row[f"{self.table.name}_uid"]
+        more = {"attempt": self.row["attempt"], "event_key": key}
         insert_event(self.conn, self.now, type, self.subject, uid, body, **more)
 
     def end(self, type: str, **values: Any) -> None:
@@ -179,7 +175,8 @@ class RowUnit(ABC):
         self.set(**values, ended_at=self.now, waiting_for=None)
         self.write()
         self.changed = False
-        name, row = self.table.name, self.row
+        name = self.table.name
+        row = self.row
         key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
         # The event may exist already: this attempt ended before, and a command or a manual edit opened it again.
@@ -257,43 +254,3 @@ class StorePart:
             # A lookup in a row of SQLAlchemy takes five times as long as in a dictionary.
             names = tuple(found.keys())
             return [dict(zip(names, row, strict=True)) for row in found]
-
-
-class OwnedPart(StorePart, Generic[U]):
-    """The base class of the parts for managers and for graphs: the unit of work, and the output of users' code."""
-
-    kind: type[U]
-    log: Table
-    """The table with the output of users' code."""
-
-    @contextmanager
-    def _unit(self, id: int, fence: ManagerFence | GraphFence | None = None) -> Iterator[U]:
-        """Lock the row and check the fence. At the end, write the row, and append an event if the row changed.
-
-        Every transaction locks this row first, so that two transactions never wait for each other.
-        """
-        with self._db.writing() as conn:
-            row = read_row(conn, self.kind.table, id, self.kind.columns, lock="write")
-            if fence is not None:
-                check_owner(row, fence)
-            unit = self.kind(conn, row, self._clock())
-            yield unit
-            unit.write()
-            if unit.changed:
-                unit.announce(unit.change_event)
-
-    def _output(self, id: int) -> str:
-        """Return the log of the manager or graph with this number; empty when there is none."""
-        [key] = self.log.primary_key
-        rows = self._rows(select(self.log.c.log_tail).where(key == id))
-        return str(rows[0]["log_tail"]) if rows else ""
-
-    def _keep_output(self, id: int, text: str) -> None:
-        """Append to the log of the manager or graph. Only its last ``OUTPUT_BYTES`` bytes are kept."""
-        [key] = self.log.primary_key
-
-        def write(conn: Connection) -> None:
-            before = conn.execute(select(self.log.c.log_tail).where(key == id)).scalar_one_or_none() or ""
-            put_row(conn, self.log, {key.name: id}, {"log_tail": tail(f"{before}{text}", OUTPUT_BYTES)})
-
-        self._db.inserting("log", write)

@@ -1,1 +1,1 @@
-"""Migrations by Alembic. ``crawler_lifecycle.store.upgrade`` runs them, without an alembic.ini."""
+"""Migrations by Alembic. ``schema_version.upgrade`` runs them, without an alembic.ini."""

@@ -19,11 +19,13 @@ _FOLDER = Path(__file__).parent / "versions"
 _CREATES = re.compile(r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?")
 #: Seconds for which an ALTER waits for transactions that use its table. All later statements on the table wait behind
 #: it, so it gives up soon and tries again.
-_WAIT_S, _TRIES = 2, 60
+_WAIT_S = 2
+_TRIES = 60
 #: The most rows that one transaction fills.
 _ROWS = 10_000
 #: MySQL and MariaDB: a lock was not free in time, and an algorithm that this server does not have for this change.
-_NOT_FREE, _NO_ALGORITHM = 1205, {1221, 1845, 1846, 4080, 4092}
+_NOT_FREE = 1205
+_NO_ALGORITHM = {1221, 1845, 1846, 4080, 4092}
 
 
 def frozen_statements(dialect: str, version: str = "0001") -> list[str]:
@@ -93,6 +95,37 @@ def add_index(table: str, name: str, *columns: str) -> None:
         _alter(connection, f"ALTER TABLE {table} ADD INDEX {name} ({', '.join(columns)})", ("INPLACE",))
 
 
+def replace_check(table: str, name: str, before: str, after: str) -> None:
+    """Replace a constraint of ``store.base.checks``. No other table may refer to this one.
+
+    All databases copy the table for it, and writes to it wait: docs/operations-upgrades.md names it.
+    """
+    from alembic import op
+
+    connection = op.get_bind()
+    constraint = f"CONSTRAINT ck_{table}_{name}"
+    if connection.dialect.name != "sqlite":
+        connection.execute(text(f"SET SESSION lock_wait_timeout = {_WAIT_S}"))
+        if not inspect(connection).get_check_constraints(table):  # MySQL before 8.0.16 has none
+            return
+        drop = "CONSTRAINT" if getattr(connection.dialect, "is_mariadb", False) else "CHECK"
+        statement = f"ALTER TABLE {table} DROP {drop} ck_{table}_{name}, ADD {constraint} CHECK ({after})"
+        _patiently(connection, statement)
+        return
+    query = text("SELECT sql FROM sqlite_master WHERE tbl_name = :name AND sql IS NOT NULL ORDER BY type DESC, name")
+    create, *indexes = connection.execute(query, {"name": table}).scalars()
+    if f"{constraint} CHECK ({before})" not in create:  # an interrupted upgrade has replaced it already
+        return
+    for statement in (
+        f"ALTER TABLE {table} RENAME TO {table}_before",
+        create.replace(f"{constraint} CHECK ({before})", f"{constraint} CHECK ({after})"),
+        f"INSERT INTO {table} SELECT * FROM {table}_before",  # noqa: S608 - both names are fixed
+        f"DROP TABLE {table}_before",
+        *indexes,
+    ):
+        connection.exec_driver_sql(statement)
+
+
 def fill_column(table: str, key: str, column: str, value: str, where: str) -> None:
     """Set a new column, which is null, to the SQL ``value`` in the rows that are ``where``.
 
@@ -102,7 +135,8 @@ def fill_column(table: str, key: str, column: str, value: str, where: str) -> No
 
     connection = op.get_bind()
     rows = sql_table(table, sql_column(key), sql_column(column))
-    number, filled = rows.c[key], rows.c[column]
+    number = rows.c[key]
+    filled = rows.c[column]
     last = connection.scalar(select(func.max(number))) or 0
     for after in range(0, last, _ROWS):
         page = (number > after, number <= after + _ROWS, filled.is_(None), text(where))

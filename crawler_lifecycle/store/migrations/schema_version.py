@@ -8,14 +8,18 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, select, text, update
 
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.store.audits.tables import schema_compatibility
+from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.engine import Database, parse_url, translated
+from crawler_lifecycle.store.notes import UPGRADE, process_note
 from crawler_lifecycle.store.tables import metadata
 
 from .ddl import first_columns
@@ -33,6 +37,8 @@ _COLUMNS = {
 _SHOWN = 5
 _RECREATE = "run: crawlctl db upgrade --recreate, which DELETES all that the database records"
 _LOCK_WAIT_S = 120
+#: How long after an upgrade the former build may return, and replays what workflows have done meanwhile.
+ROLLBACK = timedelta(days=1)
 #: The answer timeout of migrations. A migration of a large table may take much longer than other statements.
 _ANSWER_TIMEOUT_S = 3600.0
 
@@ -234,20 +240,22 @@ def _upgrade(connection: Connection) -> None:
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-    _record_build(connection)
+    _record_build(connection, upgraded=found.version is not None)
     # Without a version, tables of any build may have been there, and "create if it does not exist" left them.
     if (problem := schema_of(connection).problem) is not None:
         raise NotInThisState(problem)
 
 
-def _record_build(connection: Connection) -> None:
+def _record_build(connection: Connection, *, upgraded: bool) -> None:
     """Record the fingerprint of this build, and the oldest version whose builds still work on this schema: the latest
-    ``WORKS_FROM`` of all migrations.
+    ``WORKS_FROM`` of all migrations. After an upgrade, also record how long the former build may return.
     """
     versions = known_versions()
     works_from = max((found["WORKS_FROM"] for found in _migrations()), key=versions.index)
     values = {"works_from": works_from, "fingerprint": head_fingerprint()}
     connection.execute(update(schema_compatibility).values(values))
+    if upgraded:
+        put_row(connection, process_note, {"kind": UPGRADE, "name": ""}, {"note": "", "ends_at": utc_now() + ROLLBACK})
 
 
 @contextmanager

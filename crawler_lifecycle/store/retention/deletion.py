@@ -12,16 +12,16 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, FromClause, Update, and_, case, delete, select, update
 
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.graph.spec import GraphState, StepKind
-from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.names import graph_key_of
 from crawler_lifecycle.domain.run import OUTCOMES
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepKind
+from crawler_lifecycle.features.graphs.store.tables import graph, graph_result, graph_step
+from crawler_lifecycle.features.managers.domain.manager import JobState
+from crawler_lifecycle.features.managers.store.tables import manager, manager_item
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows
 from crawler_lifecycle.store.base.rows import Row
-from crawler_lifecycle.store.graphs.tables import graph, graph_result, graph_step
-from crawler_lifecycle.store.managers.tables import manager, manager_item
 from crawler_lifecycle.store.runs.moves import forget_staged
 from crawler_lifecycle.store.runs.rows import run_row
 from crawler_lifecycle.store.runs.tables import OVER_RUNS
@@ -38,8 +38,10 @@ def _known(outcome: Column[Any]) -> Any:
     return case((outcome.in_(OUTCOMES), outcome), else_=None)
 
 
-_T, _run = metadata.tables, metadata.tables["run_history"].c
-_task, _event = _T["task_history"], _T["outbox_event"]
+_T = metadata.tables
+_run = metadata.tables["run_history"].c
+_task = _T["task_history"]
+_event = _T["outbox_event"]
 #: The keys of large tables, which are changed in pages. Each has the new values of columns with texts of persons and of
 #: crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
@@ -80,10 +82,10 @@ class DeletionStore(RunPart):
             unit.changed = True
             return run_row(unit.run), True
 
-    def open_deletions(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+    def open_deletions(self, older_than: datetime) -> list[RunRow]:
         """Return runs whose deletion was requested before ``older_than`` and has not ended."""
         query = select(_T["run_history"]).where(_run.deletion_ended_at.is_(None), _run.deleted_at < older_than)
-        return [run_row(row) for row in self._rows(query.order_by(_run.deleted_at).limit(limit))]
+        return [run_row(row) for row in self._rows(query.order_by(_run.deleted_at).limit(100))]
 
     def delete_texts(self, run: RunRef, alive: Callable[[], None]) -> dict[str, int]:
         """Remove texts of persons and crawlers from all rows about the run. Returns the number of rows of each large
@@ -108,7 +110,9 @@ class DeletionStore(RunPart):
         return gone
 
     def _delete_pages(self, run: RunRef, key: Column[Any], alive: Callable[[], None]) -> int:
-        table, after, count = key.table, 0, 0
+        table = key.table
+        after = 0
+        count = 0
         page = select(key).where(table.c.run_id == run.run_id).order_by(key).limit(CHUNK)
         while True:
             with self._unit(run.run_id, of_deleted=True) as unit:
@@ -161,7 +165,10 @@ def _check_taken_in(unit: Unit) -> None:
     """Raise ``NotInThisState`` while a manager has not handled the end of the run, or while its graph executes. Both
     may still need its data.
     """
-    i, m, g, run_id = manager_item.c, manager.c, graph.c, unit.run_id
+    i = manager_item.c
+    m = manager.c
+    g = graph.c
+    run_id = unit.run_id
     waits = select(i.manager_id).join_from(manager_item, manager, m.manager_id == i.manager_id)
     waits = waits.where(i.run_id == run_id, i.state != JobState.ENDED.value, m.status.not_in(OVER_RUNS)).limit(1)
     if (manager_id := unit.conn.execute(waits).scalar_one_or_none()) is not None:
@@ -183,7 +190,9 @@ def _delete_of_graph(unit: Unit) -> None:
     """Remove the results of the run from its graph. If the step is retried, the graph starts a new run."""
     if (key := graph_key_of(unit.run["parent"] or "")) is None:
         return
-    conn, s, text = unit.conn, graph_step.c, f"run {unit.run_id} was deleted"
+    conn = unit.conn
+    s = graph_step.c
+    text = f"run {unit.run_id} was deleted"
     mine = select(s.graph_id, s.number).join_from(graph_step, graph, graph.c.graph_id == s.graph_id)
     mine = mine.where(graph.c.graph_key == key, s.run_id == unit.run_id, s.kind == StepKind.CRAWL.value)
     for graph_id, number in conn.execute(mine).all():

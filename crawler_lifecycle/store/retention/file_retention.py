@@ -17,7 +17,8 @@ from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history, task_history
 from crawler_lifecycle.store.runs.unit import BY_RUN, RunPart, Unit
 
-_BEGUN, _DONE = "begun", "done"
+_BEGUN = "begun"
+_DONE = "done"
 
 
 class FileRetentionStore(RunPart):
@@ -71,7 +72,9 @@ def begin_removal(unit: Unit) -> None:
 
 
 def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
-    r, x, p = run_history.c, export_record.c, history_property.c
+    r = run_history.c
+    x = export_record.c
+    p = history_property.c
     query = (
         select(run_history, x.status.label("export"), x.error.label("export_note"), x.at.label("exported_at"), p.value)
         .outerjoin(export_record, and_(x.run_id == r.run_id, x.attempt == r.attempt))

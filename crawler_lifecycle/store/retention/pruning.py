@@ -7,6 +7,7 @@ resume therefore happens before this transaction or after it. If it happens befo
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, Label, Table, insert, select, update
 
 from crawler_lifecycle.clock import Clock, utc_now
-from crawler_lifecycle.domain.graph.spec import GraphState
+from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED, graph_subject, manager_subject
 from crawler_lifecycle.domain.retention import (
     CLOSED,
@@ -30,15 +31,18 @@ from crawler_lifecycle.domain.retention import (
     stays,
 )
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.webhooks.definition import webhook_sink
+from crawler_lifecycle.features.graphs.domain.spec import GraphState
+from crawler_lifecycle.features.graphs.store.tables import graph, graph_log, graph_page, graph_result, graph_step
+from crawler_lifecycle.features.managers.store.tables import manager, manager_addition, manager_item
+from crawler_lifecycle.features.schedules.store.firings import BEGINS, OVER, status_column
+from crawler_lifecycle.features.schedules.store.tables import schedule_due
+from crawler_lifecycle.features.webhooks.domain.definition import webhook_sink
 from crawler_lifecycle.store.access import access_log
 from crawler_lifecycle.store.audits.tables import audit_finding
 from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows, rows_in
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
-from crawler_lifecycle.store.graphs.tables import graph, graph_log, graph_page, graph_result, graph_step
-from crawler_lifecycle.store.managers.tables import manager, manager_addition, manager_item
 from crawler_lifecycle.store.runs.tables import (
     OVER_RUNS,
     history_property,
@@ -49,8 +53,6 @@ from crawler_lifecycle.store.runs.tables import (
     task_observation,
     task_stats,
 )
-from crawler_lifecycle.store.schedules.firings import BEGINS, OVER, status_column
-from crawler_lifecycle.store.schedules.tables import schedule_due
 
 #: The key of a row. The second number is 0 when the key has only one column.
 Place = tuple[int, int]
@@ -82,6 +84,15 @@ class Chunk:
     sent_stays: Counter[Stays] = field(default_factory=Counter)
     next: Place | None = None
     """The key of the last row, after which the next chunk begins; ``None``: there are no more rows."""
+
+    def add(self, key: Place, owner: Ref | None, why: Stays | None, sent: int = 0) -> None:
+        """Count a row with its deliveries. ``why``: the reason why it stays; ``None``: it may be removed."""
+        if why is None:
+            self.goes.append(Leaving(key, owner))
+            self.sent += sent
+        else:
+            self.stays[why] += 1
+            self.sent_stays += Counter({why: sent})
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +200,8 @@ class Source:
 
     def rows(self, conn: Connection, after: Place) -> Sequence[Row]:
         """Return the rows of the next chunk. A hint makes the database read this table first."""
-        (first, *more), owner = self.keys, OWNERS.get(self.owner or "")
+        (first, *more) = self.keys
+        owner = OWNERS.get(self.owner or "")
         # With conditions in this form every database starts to read at this key.
         behind = [first >= after[0], (first > after[0]) | (more[0] > after[1])] if more else [first > after[0]]
         query = select(*self.keys, *self.columns).select_from(self.table)
@@ -204,23 +216,16 @@ class Source:
         query = query.where(*behind).order_by(*self.keys).limit(CHUNK).with_hint(self.table, _PRIMARY, "mysql")
         return conn.execute(query).mappings().all()
 
-    def chunk(self, conn: Connection, before: datetime, after: Place) -> Chunk:
-        """Return the next rows that may be removed, and the reasons why other rows stay."""
-        rows, owner = self.rows(conn, after), OWNERS.get(self.owner or "")
-        whys = [self.rule(row, owner.stays(row, before) if owner else None, before) for row in rows]
-        refs = [(self.owner, row["its_id"]) if self.owner and row["its_id"] is not None else None for row in rows]
-        return self.chunk_of(rows, whys, refs)
+    def place(self, row: Row) -> Place:
+        """Return the key of a row."""
+        return row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0
 
-    def chunk_of(self, rows: Sequence[Row], whys: Sequence[Stays | None], refs: Sequence[Ref | None]) -> Chunk:
-        """Return the chunk of these rows. Each has a reason why it stays (``None``: it may be removed) and an owner."""
-        keys = [(row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0) for row in rows]
-        chunk = Chunk(next=keys[-1] if len(rows) == CHUNK else None)
-        for key, why, ref in zip(keys, whys, refs, strict=True):
-            if why is None:
-                chunk.goes.append(Leaving(key, ref))
-            else:
-                chunk.stays[why] += 1
-        return chunk
+    def judge(self, row: Row, before: datetime) -> tuple[Ref | None, Stays | None]:
+        """Return the owner of a row, and the reason why the row stays; ``None``: it may be removed."""
+        if self.owner is None:
+            return None, self.rule(row, None, before)
+        ref = None if row["its_id"] is None else (self.owner, row["its_id"])
+        return ref, self.rule(row, OWNERS[self.owner].stays(row, before), before)
 
     def delete(self, conn: Connection, keys: Sequence[Place]) -> int:
         """Delete the rows with these keys. Returns their number."""
@@ -234,7 +239,9 @@ class Source:
 
 
 def _sources() -> Mapping[str, Source]:
-    event, firing, found = outbox_event.c, schedule_due.c, audit_finding.c
+    event = outbox_event.c
+    firing = schedule_due.c
+    found = audit_finding.c
     sources = (
         Source(
             outbox_event,
@@ -294,10 +301,16 @@ class Pruner:
 
     def look(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
         """Return which of the next 500 rows after ``after`` may be removed, and why others stay. It changes nothing."""
+        source = SOURCES[table]
         with self._db.reading() as conn:
-            if table == "outbox_event":
-                return _events(conn, before, after)
-            return SOURCES[table].chunk(conn, before, after)
+            rows = source.rows(conn, after)
+            chunk = Chunk(next=source.place(rows[-1]) if len(rows) == CHUNK else None)
+            if source.table is outbox_event:
+                _add_events(conn, chunk, rows, before)
+                return chunk
+        for row in rows:
+            chunk.add(source.place(row), *source.judge(row, before))
+        return chunk
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
         """Remove the rows among these that may still be removed, in one transaction. A second call removes none.
@@ -306,7 +319,8 @@ class Pruner:
         """
         if not leaving:
             return {}
-        source, gone = SOURCES[table], dict[str, int]()
+        source = SOURCES[table]
+        gone = dict[str, int]()
         with self._db.writing() as conn:
             # Every transaction locks the owners first, so that two transactions never wait for each other.
             attempts = _locked_owners(conn, leaving, before)
@@ -353,7 +367,8 @@ class Pruner:
         query = select(p.id, p.run_id, p.attempt, p.value).where(p.run_id.in_(through), p.name == PROPERTY_PRUNED)
         rows = conn.execute(query.with_hint(*_BY_NAME)).all() if through else []
         known = {(run_id, attempt): (id, marked_through(value)) for id, run_id, attempt, value in rows}
-        now, new = self._clock(), []
+        now = self._clock()
+        new = []
         for run_id, (attempt, seq) in through.items():
             id, before = known.get((run_id, attempt), (None, -1))
             if id is None:
@@ -386,35 +401,29 @@ def _locked_owners(conn: Connection, leaving: Sequence[Leaving], before: datetim
 # --- events --------------------------------------------------------------------------------------------------------
 
 
-def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
-    """Return a chunk of events. An event has the number of its run, or its subject names a manager or a graph."""
-    source = SOURCES["outbox_event"]
-    rows = source.rows(conn, after)
+def _add_events(conn: Connection, chunk: Chunk, rows: Sequence[Row], before: datetime) -> None:
+    """Add events to a chunk. An event has the number of its run, or its subject names a manager or a graph."""
     sent, unsent = _sent(conn, [row["seq"] for row in rows])
     others = _owners_of(conn, {row["subject"] for row in rows if row["run_id"] is None}, before)
-    owners = [
-        others[row["subject"]] if row["run_id"] is None else (("run", row["run_id"]), OWNERS["run"].stays(row, before))
-        for row in rows
-    ]
-    whys = [
-        event_stays(owner, row["event_key"], row["created_at"], before)
-        for row, (_, owner) in zip(rows, owners, strict=True)
-    ]
-    failed = {row["subject"] for row, why in zip(rows, whys, strict=True) if why is None and row["seq"] in unsent}
-    again = _sendable(conn, failed) & unsent
-    whys = [Stays.UNSENT if why is None and row["seq"] in again else why for row, why in zip(rows, whys, strict=True)]
-    chunk = source.chunk_of(rows, whys, [ref for ref, _ in owners])
-    for row, why in zip(rows, whys, strict=True):
-        if why is None:
-            chunk.sent += sent[row["seq"]]
-        elif sent[row["seq"]]:
-            chunk.sent_stays[why] += sent[row["seq"]]
-    return chunk
+    newest = functools.cache(functools.partial(_newest, conn))
+    for row in rows:
+        subject = row["subject"]
+        if row["run_id"] is None:
+            owner, why = others[subject]
+        else:
+            owner = ("run", row["run_id"])
+            why = OWNERS["run"].stays(row, before)
+        why = event_stays(why, row["event_key"], row["created_at"], before)
+        if why is None and row["seq"] in unsent and row["seq"] == newest(subject):
+            why = Stays.UNSENT
+        chunk.add((row["seq"], 0), owner, why, sent[row["seq"]])
 
 
 def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]]:
     """Return the number of deliveries of each of these events, and the events that have a failed delivery."""
-    d, sent, failed = outbox_delivery.c, Counter[int](), set[int]()
+    d = outbox_delivery.c
+    sent = Counter[int]()
+    failed = set[int]()
     query = select(d.seq, d.status, d.sink).where(d.seq.in_(seqs))
     query = query.with_hint(outbox_delivery, f"FORCE INDEX ({_BY_SINK})", "mysql")
     for seq, status, sink in conn.execute(query) if seqs else ():
@@ -436,20 +445,16 @@ def _owners_of(
     for name, owner in OWNERS.items():
         if owner.key is None:
             continue
-        keys = {one.removeprefix(owner.subject) for one in subjects if one.startswith(owner.subject)}
+        keys = {subject.removeprefix(owner.subject) for subject in subjects if subject.startswith(owner.subject)}
         found |= {f"{owner.subject}{key}": (None, Stays.UNKNOWN) for key in keys}
-        if owner.key is owner.id:
-            keys = {one for one in keys if one.isascii() and one.isdecimal() and len(one) < 19}
-        values = map(int, keys) if owner.key is owner.id else keys
+        values = {whole(one) for one in keys} - {None} if owner.key is owner.id else keys
         for row in rows_in(conn, select(owner.key.label("key"), *owner.facts), owner.key, values):
             found[f"{owner.subject}{row['key']}"] = ((name, row["its_id"]), owner.stays(row, before))
     return found
 
 
-def _sendable(conn: Connection, subjects: Collection[str]) -> set[int]:
-    """Return the newest event ``run.changed`` of each of these runs. A failed push is repeated only for this event."""
-    e, found = outbox_event.c, set()
-    for subject in sorted(subjects):
-        newest = select(e.seq).where(e.subject == subject, e.type == EVENT_RUN_CHANGED)
-        found |= set(conn.execute(newest.order_by(e.seq.desc()).limit(1)).scalars())
-    return found
+def _newest(conn: Connection, subject: str) -> int | None:
+    """Return the newest event ``run.changed`` of a run. A failed push is repeated only for this event."""
+    e = outbox_event.c
+    query = select(e.seq).where(e.subject == subject, e.type == EVENT_RUN_CHANGED)
+    return conn.execute(query.order_by(e.seq.desc()).limit(1)).scalar_one_or_none()

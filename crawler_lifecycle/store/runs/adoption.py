@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain.audits.adoption import FORGOTTEN
+from crawler_lifecycle.domain.due_ids import schedule_of
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import RunStatus, Stage
-from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
 from crawler_lifecycle.store.base.bulk import insert_mappings, rows_in
@@ -39,7 +39,8 @@ class AdoptionStore(RunPart):
         ``NotInThisState`` when the number of the run or of one of its tasks belongs to another run or task now, or when
         the existing row cannot have the tasks: the run has ended, or a task has a later attempt.
         """
-        r, number = run_history.c, lost.run.run_id
+        r = run_history.c
+        number = lost.run.run_id
         with self._db.writing() as conn:
             there = conn.execute(select(r.run_uid).where(r.run_id == number)).scalar_one_or_none()
             if there is not None:
@@ -60,14 +61,15 @@ class AdoptionStore(RunPart):
 
     def _complete(self, conn: Connection, lost: LostRun) -> RunRow:
         """Insert tasks that the existing run lacks, and return its row."""
-        t, run = task_history.c, read_run(conn, lost.run.run_id, lock=True)
+        t = task_history.c
+        run = read_run(conn, lost.run.run_id, lock=True)
         there = {tuple(r) for r in conn.execute(select(t.task_index, t.attempt).where(t.run_id == lost.run.run_id))}
         known = {index for index, _ in there}
-        more = [one for one in lost.tasks if one.index not in known and run_attempt_of(one) <= run["attempt"]]
+        more = [task for task in lost.tasks if task.index not in known and run_attempt_of(task) <= run["attempt"]]
         if not more:
-            for one in lost.tasks:  # since the copy, a resume or a retry may have begun a later attempt
-                if (one.index, one.attempt) not in there:
-                    what = f"attempt {one.attempt} of task {one.index} of run {run['run_id']}"
+            for task in lost.tasks:  # since the copy, a resume or a retry may have begun a later attempt
+                if (task.index, task.attempt) not in there:
+                    what = f"attempt {task.attempt} of task {task.index} of run {run['run_id']}"
                     raise NotInThisState(f"the restored database lacks {what}; {_END_IT}")
             return run_row(run)
         unit = Unit(conn, run, self._clock(), told=self._told)
@@ -84,10 +86,10 @@ class AdoptionStore(RunPart):
     @staticmethod
     def _insert_tasks(unit: Unit, lost: LostRun, tasks: Sequence[TaskRecord], known: Set[int]) -> None:
         """Insert these tasks, and as LOST each other one that the run has, by its records, beside the ``known``."""
-        known = known | {one.index for one in tasks}
-        counted = (lost.total, *(_tasks_counted(one) for one in tasks), *(index + 1 for index in known))
+        known = known | {task.index for task in tasks}
+        counted = (lost.total, *(_tasks_counted(task) for task in tasks), *(index + 1 for index in known))
         gone = [index for index in range(max(counted) if lost.multi else 1) if index not in known]
-        insert_mappings(unit.conn, task_history, [_task(lost, one, unit.now) for one in tasks])
+        insert_mappings(unit.conn, task_history, [_task(lost, task, unit.now) for task in tasks])
         insert_mappings(unit.conn, task_history, [_forgotten(lost, index, unit.now) for index in gone])
         t = task_history.c
         added = select(t.run_id, t.task_id, t.attempt, t.status.label("to_status")).where(t.run_id == unit.run_id)
@@ -104,7 +106,7 @@ def _tasks_counted(task: TaskRecord) -> int:
 
 def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
     t = task_history.c
-    taken = rows_in(conn, select(t.task_id, t.run_id).limit(1), t.task_id, [one.task_id for one in tasks])
+    taken = rows_in(conn, select(t.task_id, t.run_id).limit(1), t.task_id, [task.task_id for task in tasks])
     if taken:
         raise NotInThisState(
             f"the number {taken[0]['task_id']} of one of its tasks belongs to a task of run {taken[0]['run_id']} now; "
@@ -113,7 +115,8 @@ def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
 
 
 def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
-    request_id, r = lost.request_id, run_history.c
+    request_id = lost.request_id
+    r = run_history.c
     if conn.execute(select(r.run_id).where(r.request_id == request_id)).scalar_one_or_none() is not None:
         # The request was repeated after the restore, so another run has this request id.
         request_id = f"{request_id[: REQUEST_ID_MAX - 9]}/{lost.run.uid[:8]}"

@@ -211,7 +211,8 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
 
 def _tasks_made(unit: Unit) -> int:
     """Return the number of the run's tasks, from the records of its beginning and of later additions."""
-    s, a = status_transition.c, task_addition.c
+    s = status_transition.c
+    a = task_addition.c
     query = select(status_transition).where(s.run_id == unit.run_id).order_by(s.seq).limit(1)
     first = unit.conn.execute(query).mappings().one_or_none()
     known = first is not None and first["from_status"] is None and isinstance(first["evidence"], dict)
@@ -240,7 +241,8 @@ class ExportStore(RunPart):
 
         Returns the last attempt whose files were released for removal; 0: there is none.
         """
-        x, p = export_record.c, history_property.c
+        x = export_record.c
+        p = history_property.c
         with self._unit(fence.run_id) as unit:
             if fence.attempt >= unit.attempt:
                 check_fence(unit.run, fence)

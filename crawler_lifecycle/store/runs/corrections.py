@@ -17,7 +17,6 @@ from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind,
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
-from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.columns import storable
@@ -34,7 +33,7 @@ class CorrectionStore(RunPart):
     """Recorded statuses that turned out to be untrue."""
 
     def record_corrections(
-        self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep", fence: Fence | None = None
+        self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep"
     ) -> list[CorrectionRow]:
         """Append corrections of the run or of its tasks. Returns the new ones, as they were written.
 
@@ -48,7 +47,7 @@ class CorrectionStore(RunPart):
         """
         for one in corrections:
             _check(one, found_by)
-        with self._unit(fence or run_id, of_deleted=True) as unit:
+        with self._unit(run_id, of_deleted=True) as unit:
             tasks = _tasks(unit, corrections)
             known = _known(unit, corrections)
             written = []

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, null, select, union_all
+from sqlalchemy import func, null, select, union_all
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.ended_by import EndedBy
@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.run import RunStatus, pages_per_minute
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.ports.runs import BriefRun, Ends, LiveRuns, WaitingRuns
 from crawler_lifecycle.store.base.rows import Row, made, seen
+from crawler_lifecycle.store.base.unit import StorePart
 
 from .lists import WAITING, first_after, last_before, wait_column
 from .tables import LIVE_RUNS, run_history
@@ -27,57 +28,69 @@ def brief_run(row: Row) -> BriefRun:
     return made(BriefRun, row, fields=Coverage.of(row["fields"]))
 
 
-def ends_of(conn: Connection, crawler: str, since: datetime, outcomes: int) -> Ends:
-    """Count the ended runs of a crawler that were created since ``since``. At most ``outcomes`` are told apart.
+class RunCounts(StorePart):
+    """The counting methods of ``RunReader``."""
 
-    An index alone counts the runs: their numbers grow with time. Only of the runs of the two hours around ``since`` the
-    time is read, because the clocks of hosts may differ.
-    """
-    r = run_history.c
-    mine = [r.crawler == crawler, *seen(run_history, leads=True)]
-    last, first = last_before(conn, since), first_after(conn, since)
+    def ends_of(self, crawler: str, since: datetime, outcomes: int) -> Ends:
+        """Return how many runs of the crawler, created since ``since``, completed and failed, and the most frequent
+        ``outcomes`` of those that failed.
 
-    def count(status: RunStatus) -> int:
-        among = select(func.count(r.run_id)).where(*mine, r.status == status)
-        near = among.where(r.run_id > last, r.run_id < first, r.created_at >= since)
-        return sum(conn.execute(union_all(_hinted(among.where(r.run_id >= first)), _hinted(near))).scalars())
+        An index alone counts the runs: their numbers grow with time. Only of the runs of the two hours around ``since``
+        the time is read, because the clocks of hosts may differ.
+        """
+        r = run_history.c
+        mine = [r.crawler == crawler, *seen(run_history, leads=True)]
+        with self._db.reading() as conn:
+            last = last_before(conn, since)
+            first = first_after(conn, since)
 
-    failed = [*mine, r.status == RunStatus.FAILED, r.run_id > last, r.created_at >= since]
-    runs = func.count().label("runs")
-    same = (r.outcome, r.ended_by)
-    groups = select(*same, runs, func.max(r.run_id).label("newest")).where(*failed).group_by(*same)
-    # A crawler may report any text as its outcome, so the rare ones are left out.
-    found = conn.execute(_hinted(groups).order_by(runs.desc()).limit(1_000)).all()
-    stopped = sum(row.runs for row in found if row.ended_by == EndedBy.PERSON)
-    told = [row for row in found if row.ended_by != EndedBy.PERSON][:outcomes]
-    # No run has the number 0. SQLite reads an empty list as a scan.
-    rows = conn.execute(select(*BRIEF).where(r.run_id.in_([0, *(row.newest for row in told)]))).mappings()
-    newest = {row["run_id"]: brief_run(row) for row in rows}
-    failures = [(row.runs, newest[row.newest]) for row in told]
-    return Ends(count(RunStatus.COMPLETED), count(RunStatus.FAILED), stopped, failures)
+            def count(status: RunStatus) -> int:
+                among = select(func.count(r.run_id)).where(*mine, r.status == status)
+                near = among.where(r.run_id > last, r.run_id < first, r.created_at >= since)
+                return sum(conn.execute(union_all(_hinted(among.where(r.run_id >= first)), _hinted(near))).scalars())
 
+            failed = [*mine, r.status == RunStatus.FAILED, r.run_id > last, r.created_at >= since]
+            runs = func.count().label("runs")
+            same = (r.outcome, r.ended_by)
+            groups = select(*same, runs, func.max(r.run_id).label("newest")).where(*failed).group_by(*same)
+            # A crawler may report any text as its outcome, so the rare ones are left out.
+            found = conn.execute(_hinted(groups).order_by(runs.desc()).limit(1_000)).all()
+            stopped = sum(row.runs for row in found if row.ended_by == EndedBy.PERSON)
+            told = [row for row in found if row.ended_by != EndedBy.PERSON][:outcomes]
+            # No run has the number 0. SQLite reads an empty list as a scan.
+            rows = conn.execute(select(*BRIEF).where(r.run_id.in_([0, *(row.newest for row in told)]))).mappings()
+            newest = {row["run_id"]: brief_run(row) for row in rows}
+            failures = [(row.runs, newest[row.newest]) for row in told]
+            return Ends(count(RunStatus.COMPLETED), count(RunStatus.FAILED), stopped, failures)
 
-def live_now(conn: Connection, most: int) -> LiveRuns:
-    """Count the live runs by status and by what they wait for. Of each status, only ``most`` runs are read."""
-    r, by_status, waits = run_history.c, Counter[str](), Counter[tuple[str, str | None]]()
-    oldest: dict[tuple[str, str | None], int] = {}
-    for status in LIVE_RUNS:
-        wait = wait_column() if status in WAITING else null()
-        some = select(wait.label("wait"), r.pool, r.run_id).where(r.status == status, *seen(run_history, leads=True))
-        each = some.limit(most).subquery("page").c
-        groups = select(each.wait, each.pool, func.count(), func.min(each.run_id)).group_by(each.wait, each.pool)
-        for kind, pool, runs, first in conn.execute(groups):
-            key = kind, pool if kind == Wait.POOL else None
-            by_status[status] += runs
-            waits[key] += runs if kind is not None else 0
-            oldest[key] = min(first, oldest.get(key, first))
-    running = select(r.pages, r["items"], r.started_at, r.last_progress_at).where(
-        r.status == RunStatus.PROCESSING, r.attempt == 1, *seen(run_history, leads=True)
-    )
-    rows = conn.execute(running.limit(most)).all()
-    pace = [sum(pages_per_minute(row[n], row[2], row[3]) or 0.0 for row in rows) for n in (0, 1)]
-    found = [WaitingRuns(Wait(kind), pool, runs, oldest[kind, pool]) for (kind, pool), runs in waits.items() if runs]
-    return LiveRuns(by_status, found, *pace)
+    def live_now(self, most: int) -> LiveRuns:
+        """Return the numbers of live runs by status and by what they wait for. Of each status, only ``most`` runs are
+        read."""
+        r = run_history.c
+        by_status = Counter[str]()
+        waits = Counter[tuple[str, str | None]]()
+        oldest: dict[tuple[str, str | None], int] = {}
+        mine = seen(run_history, leads=True)
+        with self._db.reading() as conn:
+            for status in LIVE_RUNS:
+                wait = wait_column() if status in WAITING else null()
+                some = select(wait.label("wait"), r.pool, r.run_id).where(r.status == status, *mine)
+                each = some.limit(most).subquery("page").c
+                columns = (each.wait, each.pool, func.count(), func.min(each.run_id))
+                for kind, pool, runs, first in conn.execute(select(*columns).group_by(each.wait, each.pool)):
+                    key = kind, pool if kind == Wait.POOL else None
+                    by_status[status] += runs
+                    waits[key] += runs if kind is not None else 0
+                    oldest[key] = min(first, oldest.get(key, first))
+            running = select(r.pages, r["items"], r.started_at, r.last_progress_at).where(
+                r.status == RunStatus.PROCESSING, r.attempt == 1, *mine
+            )
+            rows = conn.execute(running.limit(most)).all()
+        pace = [sum(pages_per_minute(row[n], row[2], row[3]) or 0.0 for row in rows) for n in (0, 1)]
+        found = [
+            WaitingRuns(Wait(kind), pool, runs, oldest[kind, pool]) for (kind, pool), runs in waits.items() if runs
+        ]
+        return LiveRuns(by_status, found, *pace)
 
 
 def _hinted(query: Any) -> Any:

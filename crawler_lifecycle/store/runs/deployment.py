@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NO_ROOM
+from crawler_lifecycle.ports.looks import Start
 from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import change_in, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
@@ -27,7 +28,7 @@ from .moves import Move, move_tasks, update_tasks
 from .pools import leave_line, note_refused, priority_of, take_places, wait_of
 from .retries import count_resting, first_wait
 from .tables import task_history
-from .unit import RunPart, Unit, current_tasks
+from .unit import RunPart, Unit, begin_run, current_tasks, enter_stage
 
 #: The columns of a task that is offered.
 _OFFERED = [
@@ -36,7 +37,6 @@ _OFFERED = [
 ]
 #: The columns that a task of a resumed run keeps. Its counters go on from those of the earlier try.
 _KEPT = ("run_id", "task_index", "args", "memory", *COUNTERS)
-_STAGES = [stage.value for stage in Stage]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
 
@@ -72,7 +72,7 @@ class DeploymentStore(RunPart):
             now = now or unit.now
             if unit.stop is not None or unit.status.terminal:
                 return [], unit.stop
-            _enter(unit, Stage.DEPLOYMENT)
+            enter_stage(unit, Stage.DEPLOYMENT)
             if unit.run["next_look_at"] is None:
                 unit.update_run(next_look_at=next_look_at)
             rows = _of_one_call(_offerable(unit, limit, now))
@@ -82,19 +82,21 @@ class DeploymentStore(RunPart):
                 pool = self._pools.serving(unit.run["pool"], unit.run["project"])
                 values |= {"pool": pool, "priority": priority_of(unit)}
             _set_queued(unit, [row["task_id"] for row in rows], **values)
-            return [_queued(row) for row in _taken_over(unit, rows)], None
+            return [made(QueuedTask, row, index=row["task_index"]) for row in _taken_over(unit, rows)], None
 
     def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime) -> Sequence[Row]:
         """Return as many of the first rows as ``max_parallel``, the places of the pool and the window allow.
 
         Active tasks count, and so do tasks that an earlier call may create or have created: these hold a place already.
         """
-        new, gives = [row for row in rows if not _is_offered(unit, row)], self._gives(unit)
+        new = [row for row in rows if not _is_offered(unit, row)]
+        gives = self._gives(unit)
         window = self._pools.window
         if not gives and max_parallel is None and window is None:
             leave_line(unit)  # the settings may have changed while it waited
             return rows
-        counts, offered = unit.counts(), _count_offered(unit) if new else 0
+        counts = unit.counts()
+        offered = _count_offered(unit) if new else 0
         room = counts.queued if max_parallel is None else max(0, max_parallel - counts.active - offered)
         if window is not None:
             room = min(room, max(0, _window(unit, counts, window) - offered))
@@ -184,11 +186,13 @@ class DeploymentStore(RunPart):
         A second call changes nothing.
         """
         with self._unit(fence) as unit:
-            t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
+            t = task_history.c
+            earlier = {task.task_id: task.offered_until for task in offered}
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_id, t.offered_until, t.ever_seen).where(t.status == TaskStatus.QUEUED)
             )
-            refused, set_back = [], {}
+            refused = []
+            set_back = {}
             for row in queued:
                 this_one = row.task_id in earlier and row.offered_until == until
                 before = earlier[row.task_id] if this_one else row.offered_until
@@ -203,7 +207,8 @@ class DeploymentStore(RunPart):
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
         """Take back an offer whose call created nothing. An earlier offer of its tasks becomes valid again."""
         with self._unit(fence) as unit:
-            t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
+            t = task_history.c
+            earlier = {task.task_id: task.offered_until for task in offered}
             offer = select(t.task_id).where(t.status == TaskStatus.QUEUED, t.offered_until == until)
             task_ids = [row["task_id"] for row in rows_in(unit.conn, offer, t.task_id, earlier)]
             _set_back(unit, {task_id: earlier[task_id] for task_id in task_ids})
@@ -229,10 +234,7 @@ class DeploymentStore(RunPart):
         with self._unit(fence) as unit:
             if unit.status.terminal:
                 return unit.status
-            _enter(unit, Stage.RECONCILIATION)
-            unit.update_run(started_at=unit.run["started_at"] or started_at)
-            plan = {"waiting_for": None, "next_look_at": next_look_at}
-            unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=started_at, **plan)
+            begin_run(unit, Start(started_at, next_look_at))
             return unit.status
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
@@ -260,10 +262,6 @@ class DeploymentStore(RunPart):
     def ended_groups(self, run_id: int) -> list[EndedTasks]:
         with self._db.reading() as conn:
             return ended_groups(conn, run_id)
-
-
-def _queued(row: Row) -> QueuedTask:
-    return made(QueuedTask, row, index=row["task_index"])
 
 
 def _taken_over(unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:
@@ -298,12 +296,6 @@ def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
 def _looked_after(unit: Unit, moment: datetime) -> bool:
     looked_at: datetime | None = unit.run["verified_at"]
     return looked_at is not None and moment < min(looked_at, unit.now)
-
-
-def _enter(unit: Unit, stage: Stage) -> None:
-    """Enter a stage, unless the run is in a later stage. A late retry of an earlier step must not set it back."""
-    if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
-        unit.update_run(stage=stage.value)
 
 
 def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
@@ -348,11 +340,15 @@ def _is_offered(unit: Unit, row: Row) -> bool:
 def _window(unit: Unit, counts: TaskCounts, least: int) -> int:
     """Return how many further tasks of the run may wait on the cluster.
 
-    In all as many as have a node, so that a run grows fast, and only ``least`` while the cluster is full.
+    In all as many as have a node, so that a run grows fast, and only ``least`` while the cluster is full. Then none
+    follow before half of these have begun: Kubernetes tries a new pod before one that did not fit several times, so a
+    steady flow of new ones would keep the pods of other runs waiting.
     """
     t = task_history.c
     waits = current_tasks(unit.run_id, func.count(), func.count(case((t.reason.contains(NO_ROOM), 1))))
     waiting, full = unit.conn.execute(waits.where(t.status == TaskStatus.PENDING, t.node.is_(None))).one()
+    if full and waiting > least // 2:
+        return 0
     return (least if full else max(least, counts.active - waiting)) - int(waiting)
 
 
@@ -410,7 +406,8 @@ def _new_rows(unit: Unit, statuses: Sequence[str], *, anew: bool) -> None:
 
     ``anew``: the new tries start from the beginning.
     """
-    t, attempt = task_history.c, first_attempt(unit)
+    t = task_history.c
+    attempt = first_attempt(unit)
     again = (t.run_attempt < unit.attempt, t.status.in_(statuses))
     values: dict[str, Any] = {name: null() if anew and name in COUNTERS else t[name] for name in _KEPT}
     values |= {"attempt": literal(attempt), "run_attempt": literal(unit.attempt), "status": literal("QUEUED")}

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import check_request_id, refusal
+from crawler_lifecycle.domain.due_ids import schedule_of
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     DuplicateRequest,
@@ -22,7 +23,6 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
-from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
 from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row, check_free
@@ -322,7 +322,8 @@ def _next_attempt(
     Without ``first_run_id`` the attempt is only accepted, and the workflow ``workflow_id`` will claim it. From now on
     the run is live: a stop applies to this attempt, and the former owner cannot write any more.
     """
-    run, before = unit.run, unit.status
+    run = unit.run
+    before = unit.status
     # Each former owner is recorded once, because the same transaction raises the attempt.
     lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
     unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))

@@ -43,7 +43,7 @@ from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
-from crawler_lifecycle.store.base.search import counted, newest
+from crawler_lifecycle.store.base.search import newest
 
 from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
@@ -108,11 +108,6 @@ def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any
     """Return the newest ``limit`` runs that meet the filters, the newest first: these columns of them, or all."""
     query = newest(run_history.c.run_id, page_of(filters, times_of(conn, filters), limit), limit, *columns)
     return conn.execute(query).mappings().all()
-
-
-def counted_runs(conn: Connection, filters: RunFilters, most: int) -> int:
-    """Return the number of runs that meet the filters, at most ``most``."""
-    return counted(conn, page_of(filters, times_of(conn, filters), most), most)
 
 
 def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
@@ -208,7 +203,8 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
 
     A failed run that was resumed does not have the status FAILED any more.
     """
-    r, later = run_history.c, run_history.alias("later")
+    r = run_history.c
+    later = run_history.alias("later")
 
     def followed(column: str) -> ColumnElement[bool]:
         same = later.c[column] == r[column]
@@ -263,7 +259,8 @@ def live_runs(
     ``request_ids`` is the LIKE pattern of their request ids, and ``more`` are further conditions.
     """
     # Each status has its own query, so that an index gives the order.
-    r, found = run_history.c, list[int]()
+    r = run_history.c
+    found = list[int]()
     for status in LIVE_RUNS:
         query = select(r.run_id).where(r.parent == parent, r.status == status, r.run_id > after)
         query = query.where(r.request_id.like(request_ids), *more).order_by(r.run_id).limit(limit)

@@ -3,39 +3,61 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, or_, select
 
-from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.overdue import verification_due
 from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.errors import Overtaken
-from crawler_lifecycle.domain.last_words import error_of, short
+from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.stall import Reading, quiet_time
-from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus, tail
-from crawler_lifecycle.ports.looks import Details, FoundState, Look, LookReport, TaskFinding
+from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus
+from crawler_lifecycle.domain.waiting import POLLS, stretch_words
+from crawler_lifecycle.domain.wake_ups import Tasks
+from crawler_lifecycle.ports.looks import (
+    Details,
+    FoundState,
+    Look,
+    LookReport,
+    RecordedState,
+    Revision,
+    Start,
+    TaskFinding,
+)
 from crawler_lifecycle.ports.runs import Fence, TaskCounts
-from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows, rows_in
+from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import stop_of
-from crawler_lifecycle.store.columns import compressed, storable
+from crawler_lifecycle.store.notes import UPGRADE, process_note
 
 from .live_counters import COUNTERS, count_sums, grown, moved
 from .moves import Move, apply_staged, forget_staged, stage_moves, update_tasks
-from .rows import counters_of, dump_details, dump_finding, evidence, load_details, load_finding, task_state
-from .tables import task_history, task_log, task_observation, task_stats
-from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks, read_run
+from .rows import counters_of, dump_details, dump_finding, evidence, load_finding, task_state
+from .staged import (
+    awaiting_details,
+    detail_columns,
+    forget_findings,
+    forget_written,
+    is_foreign,
+    shortened,
+    stage,
+    staged_rows,
+)
+from .tables import task_finding, task_history, task_log, task_observation, task_stats
+from .unit import RunPart, Unit, begin_run, check_fence, checked_counts, count_tasks, current_tasks, read_run
 
 log = logging.getLogger(__name__)
 
+#: The most tasks at which a look is directed alone. Clusters list up to this many by their names.
+FEW = 50
+
 _MS = timedelta(milliseconds=1)
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
-#: The columns of a staged row with data from a look.
-_PARTS = ("finding", "details")
 #: Columns of a task that a look may change while its status stays the same.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "fields", "resumed", "resume_note")
@@ -44,13 +66,28 @@ _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "fiel
 class LookStore(RunPart):
     """The records of looks: their findings are staged, and then applied in one transaction."""
 
-    def found_state(self, fence: Fence) -> FoundState:
-        """Return the alive tasks of the run, and the other data with which a look is compared."""
+    def rollback_possible(self) -> bool:
+        """Return whether a former build may return after an upgrade. It has to replay what workflows do until then."""
+        note = process_note.c
+        upgrades = select(note.name).where(note.kind == UPGRADE, note.ends_at > self._clock())
+        return bool(self._rows(upgrades))
+
+    def found_state(self, fence: Fence, few: Tasks = None) -> FoundState:
+        """Return the alive tasks of the run, and the other data with which a look is compared.
+
+        Return only the tasks ``few``, if they are at most ``FEW`` and more tasks are alive.
+        """
         with self._db.reading() as conn:
             run = read_run(conn, fence.run_id, owned=True)
             check_fence(run, fence)
-            tasks = [task_state(row) for row in _unsettled(conn, fence.run_id)]
-            return made(FoundState, run, tasks=tasks, stop=stop_of(run), counters=counters_of(run))
+            complete = few is None or len(few) > FEW or count_tasks(conn, fence.run_id).alive <= FEW
+            tasks = [task_state(row) for row in _unsettled(conn, fence.run_id, None if complete else few)]
+            due_at = verification_due(run["next_look_at"], run["verified_at"], run["look_gap_ms"])
+            resuming = run["claim_resumed"] and run["requeued_attempt"] != run["attempt"]
+            more: dict[str, Any] = {"stop": stop_of(run), "counters": counters_of(run), "revision": _revision(run)}
+            more["complete"] = complete
+            more |= {"resuming": resuming, "poll_minutes": run["request"].get("poll_minutes")}
+            return made(FoundState, run, tasks=tasks, next_look_at=due_at, **more)
 
     def record_look(
         self,
@@ -60,58 +97,67 @@ class LookStore(RunPart):
         next_look_at: datetime | None,
         source: str,
         ordered_at: datetime | None = None,
+        revision: Revision | None = None,
+        gap: timedelta | None = None,
+        stretch: float | None = None,
     ) -> LookReport:
         """Stage the findings, and write ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
 
         ``next_look_at`` is ``None`` for an additional look: the time of the planned look stays. ``ordered_at`` is the
-        time when this try of the look was ordered; one clock gives all these times. The findings replace earlier staged
-        findings about the same tasks. After the end of the run nothing is written.
+        time when this try of the look was ordered; one clock gives all these times. ``revision`` is that of the state
+        with which the look was compared, and ``gap`` the interval before the planned look, which is ``stretch``
+        times as long as the run's schedule says (``None``: as before). The findings replace earlier staged findings
+        about the same tasks. After the end of the run nothing is written.
 
-        Raises ``Fenced``. Raises ``Overtaken`` when a later ordered look is recorded: the worker of this one was frozen
-        meanwhile.
+        Raises ``Fenced``. Raises ``Overtaken`` when a look, a stop or a change of a task was recorded since the state
+        was read, or when a later ordered look is recorded: the worker of this one was frozen meanwhile.
+        """
+        with self._unit(fence) as unit:
+            if not unit.status.terminal:
+                _check_order(unit, ordered_at, revision)
+                gap_ms = None if gap is None else gap // _MS
+                plan = {"next_look_at": next_look_at, "look_ordered_at": ordered_at, "look_gap_ms": gap_ms}
+                unit.update_run(waiting_for=_waiting_for(unit, stretch))
+                _write(unit, look, findings, plan)
+            return _report(unit)
+
+    def record_at_once(
+        self,
+        fence: Fence,
+        look: Look,
+        findings: Sequence[TaskFinding],
+        source: str,
+        state: FoundState,
+        started: Start | None,
+    ) -> LookReport:
+        """Record an additional look, apply its findings, and record the start of the run, in one transaction.
+
+        The look was compared with ``state``. A look at some tasks does not verify the run. ``started``: a task has
+        begun, so the run has. The report has the counts after the changes. Details of ended tasks follow in their own
+        transactions (``save_details``, ``apply_details``). After the end of the run nothing is written. Raises
+        ``Fenced`` and ``Overtaken`` as ``record_look`` does.
         """
         with self._unit(fence) as unit:
             if unit.status.terminal:
                 return _report(unit)
-            _check_order(unit, ordered_at)
-            tasks = {(row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id)}
-            seen = [(tasks[key], o) for o in look.observations if (key := (o.index, o.attempt)) in tasks]
-            staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
-            forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
-            _stage(unit, forgotten | staged)
-            # The time when a look last saw each task in its recorded status: the last look that found the task.
-            now = unit.dated if findings else unit.now
-            looked = _last_look(unit.run, now)
-            last = {task["task_id"]: not_ahead(task["absent_since"], now) or looked for task in tasks.values()}
-            moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
-            stage_moves(unit, {*forgotten, *staged}, moves)
-            news = [row for task, o in seen if (row := _observed(task, o, unit)) is not None]
-            update_tasks(unit, news, replace=_OBSERVED_ALL)
-            sums = count_sums(unit)
-            progress = moved(unit.run, sums)
-            counted = any(sums.values())
-            active = [o for _, o in seen if o.phase is Phase.EXECUTING]
-            quiet_each = [o.quiet for o in active]
-            silent = None if None in quiet_each else min((one for one in quiet_each if one is not None), default=None)
-            readable = any(o.counters != Counters() for o in active) if counted else silent is not None
-            quiet = quiet_time(
-                _quiet(unit.run),
-                unit.run["verified_at"],
-                unit.run["next_look_at"],
-                unit.run["look_error"] is not None,
-                Reading(look.observed_at, readable, progress or _moved_between(unit.run), counted, silent),
-            )
-            unit.update_run(
-                **sums,
-                verified_at=look.observed_at,
-                look_ordered_at=ordered_at or unit.run["look_ordered_at"],
-                next_look_at=next_look_at or unit.run["next_look_at"],
-                look_error=None,
-                look_error_since=None,
-                last_progress_at=look.observed_at if progress else unit.run["last_progress_at"],
-                quiet_ms=quiet // _MS or None,
-            )
-            return _report(unit)
+            _check_order(unit, None, state.revision)
+            _write(unit, look, findings, {}, complete=state.complete)
+            found = _staged(unit)
+            _apply(unit, source)
+            forget_findings(unit)
+            if started is not None and unit.status is RunStatus.INITIALIZING:
+                begin_run(unit, started)
+                found += 1
+            return replace(_report(unit), changed=found, details=awaiting_details(unit.conn, unit.run_id))
+
+    def recorded_state(self, run_id: int) -> RecordedState:
+        """Return what is recorded about a run, for its workflow. Raises ``RowMissing``."""
+        with self._db.reading() as conn:
+            run = read_run(conn, run_id, owned=True)
+            counts = count_tasks(conn, run_id)
+            missing = awaiting_details(conn, run_id)
+            started = run["stage"] not in (Stage.INITIATION, Stage.DEPLOYMENT)
+            return RecordedState(counts, started, run["started_at"], stop_of(run), missing)
 
     def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
         """Record the error of the last look, and the time since which looks fail. A successful look removes both.
@@ -139,14 +185,16 @@ class LookStore(RunPart):
         """Stage debugging information about tasks until ``apply_details``.
 
         A staged log stays when the new information has none, because a node removes the log with the container.
-        Information about ended tasks is ignored: it comes late, and the information from the end is newer.
+        Information about ended tasks whose details are written is ignored: it comes late.
         """
         t = task_history.c
+        o = task_observation.c
         with self._unit(fence) as unit:
-            parts = {one.task_id: {"details": dump_details(one)} for one in map(_short, details)}
-            query = select(t.task_id).where(t.run_id == unit.run_id, t.status.in_(ALIVE))
+            parts = {one.task_id: {"details": dump_details(one)} for one in map(shortened, details)}
+            query = select(t.task_id).join(task_observation, o.task_id == t.task_id, isouter=True)
+            query = query.where(t.run_id == unit.run_id, or_(t.status.in_(ALIVE), o.finding.is_not(None)))
             alive = [row["task_id"] for row in rows_in(unit.conn, query, t.task_id, parts)]
-            _stage(unit, {task_id: parts[task_id] for task_id in alive})
+            stage(unit, {task_id: parts[task_id] for task_id in alive})
 
     def apply_details(self, fence: Fence) -> int:
         """Write staged findings and details into ``task_history``, ``task_log`` and ``task_stats``.
@@ -155,8 +203,8 @@ class LookStore(RunPart):
         """
         with self._unit(fence) as unit:
             total = 0
-            for rows in _staged_rows(unit):
-                details = [_detail(row) for row in rows]
+            for rows in staged_rows(unit):
+                details = [detail_columns(row) for row in rows]
                 names = [name for name in details[0] if name not in ("task_id", "error", "compressed", "stats")]
                 values = [{n: d[n] for n in ("task_id", "error", *names)} for d in details]
                 update_tasks(unit, values, replace=("error",), fill=names)
@@ -165,16 +213,20 @@ class LookStore(RunPart):
                     if new:
                         delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in new])
                         unit.conn.execute(insert(table), new)
+                forget_written(unit, rows)
                 total += len(rows)
             if total:  # the sums must include these counters now, or the next look takes them for progress
                 unit.update_run(**count_sums(unit))
             return total
 
-    def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
+    def apply_findings(
+        self, fence: Fence, source: str, observed_at: datetime | None = None, *, details_follow: bool = False
+    ) -> TaskCounts:
         """Apply the staged changes by compare-and-set, with transitions, corrections and one event ``run.changed``.
 
-        With ``observed_at`` the changes are applied only if the look of that time is the last recorded one. Otherwise
-        nothing is applied: the caller of the later look applies its findings. Returns the counts of tasks.
+        ``details_follow``: the details of ended tasks are fetched after this. With ``observed_at`` the changes are
+        applied only if the look of that time is the last recorded one. Otherwise nothing is applied: the caller of the
+        later look applies its findings. Returns the counts of tasks.
         """
         with self._unit(fence) as unit:
             if observed_at is not None and observed_at != unit.run["verified_at"]:
@@ -186,18 +238,90 @@ class LookStore(RunPart):
                     unit.run["verified_at"],
                 )
                 return unit.counts()
-            apply_staged(
-                unit,
-                source,
-                replace=("reason",),
-                fill=("started_at", "deployed_at", "cluster_name", "cluster_uid", "node", "exit_code", "exit_signal"),
-            )
-            forget_staged(unit)
+            _apply(unit, source)
+            if details_follow:
+                forget_findings(unit)
+            else:
+                forget_staged(unit)
             return unit.counts()
 
 
-def _check_order(unit: Unit, ordered_at: datetime | None) -> None:
-    """Raise ``Overtaken`` when a later ordered look is recorded, because this look would undo newer findings."""
+def _write(
+    unit: Unit, look: Look, findings: Sequence[TaskFinding], plan: Mapping[str, Any], *, complete: bool = True
+) -> None:
+    """Stage the findings, and write what a look says about the tasks and the run. Only a ``complete`` look verifies the
+    run. ``plan``: further columns of the run; those that are ``None`` stay.
+    """
+    few = None if complete else frozenset((observation.index, observation.attempt) for observation in look.observations)
+    tasks = {(row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id, few)}
+    seen = [(tasks[key], o) for o in look.observations if (key := (o.index, o.attempt)) in tasks]
+    staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
+    forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
+    stage(unit, forgotten | staged)
+    # The time when a look last saw each task in its recorded status: the last look that found the task.
+    now = unit.dated if findings else unit.now
+    looked = _last_look(unit.run, now)
+    last = {task["task_id"]: not_ahead(task["absent_since"], now) or looked for task in tasks.values()}
+    moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
+    stage_moves(unit, {*forgotten, *staged}, moves)
+    news = [row for task, o in seen if (row := _observed(task, o, unit)) is not None]
+    update_tasks(unit, news, replace=_OBSERVED_ALL)
+    sums = count_sums(unit)
+    progress = moved(unit.run, sums)
+    if not complete:
+        latest = look.observed_at if progress else unit.run["last_progress_at"]
+        unit.update_run(**sums, look_revision=unit.next_revision, last_progress_at=latest)
+        return
+    unit.update_run(
+        **sums,
+        **{name: unit.run[name] if value is None else value for name, value in plan.items()},
+        verified_at=look.observed_at,
+        look_revision=unit.next_revision,
+        look_error=None,
+        look_error_since=None,
+        last_progress_at=look.observed_at if progress else unit.run["last_progress_at"],
+        quiet_ms=_quiet_after(unit.run, look, [o for _, o in seen], sums, progress=progress) // _MS or None,
+    )
+
+
+def _quiet_after(
+    run: Row, look: Look, seen: Sequence[Observation], sums: Mapping[str, Any], *, progress: bool
+) -> timedelta:
+    """Return the time without progress that looks have confirmed, after this look."""
+    counted = any(sums.values())
+    active = [one for one in seen if one.phase is Phase.EXECUTING]
+    quiet_each = [one.quiet for one in active]
+    silent = None if None in quiet_each else min((one for one in quiet_each if one is not None), default=None)
+    readable = any(one.counters != Counters() for one in active) if counted else silent is not None
+    reading = Reading(look.observed_at, readable, progress or _moved_between(run), counted, silent)
+    failing = run["look_error"] is not None
+    return quiet_time(_quiet(run), run["verified_at"], run["next_look_at"], failing, reading)
+
+
+def _apply(unit: Unit, source: str) -> None:
+    """Apply the staged findings. They stay staged."""
+    end = ("exit_code", "exit_signal")
+    filled = ("started_at", "deployed_at", "cluster_name", "cluster_uid", "node", *end)
+    apply_staged(unit, source, replace=("reason",), fill=filled)
+
+
+def _waiting_for(unit: Unit, stretch: float | None) -> str | None:
+    """Return why the run waits after a look: for stretched polls, if it has begun and waits for nothing else."""
+    known: str | None = unit.run["waiting_for"]
+    other = known is not None and not known.startswith(POLLS)
+    if stretch is None or other or unit.status is not RunStatus.PROCESSING:
+        return known
+    return stretch_words(stretch)
+
+
+def _revision(run: Row) -> Revision:
+    return run["look_revision"] or 0, run["verified_at"]
+
+
+def _check_order(unit: Unit, ordered_at: datetime | None, revision: Revision | None) -> None:
+    """Raise ``Overtaken`` when this look would undo newer findings."""
+    if revision is not None and revision != _revision(unit.run):
+        raise Overtaken(f"Run {unit.run_id}: something was recorded since the state was read; look again")
     if _is_overtaken(unit, ordered_at):
         text = (
             f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at} may no longer "
@@ -212,17 +336,24 @@ def _is_overtaken(unit: Unit, ordered_at: datetime | None) -> bool:
     return ordered_at is not None and last is not None and ordered_at < last
 
 
+def _staged(unit: Unit) -> int:
+    """Return the number of staged changes."""
+    staged = select(func.count()).where(task_finding.c.run_id == unit.run_id)
+    return int(unit.conn.execute(staged).scalar_one())
+
+
 def _report(unit: Unit) -> LookReport:
-    o, counts = task_observation.c, checked_counts(unit.conn, unit.run)
-    staged = select(func.count()).where(o.run_id == unit.run_id, o.finding.is_not(None))
-    changed, quiet = unit.conn.execute(staged).scalar_one(), _quiet(unit.run)
+    counts = checked_counts(unit.conn, unit.run)
+    changed = _staged(unit)
+    quiet = _quiet(unit.run)
     more = {"active": counts.active, "queued": counts.queued, "stop": unit.stop}
     return made(LookReport, unit.run, changed=changed, quiet=quiet, **more)
 
 
 def _moved_between(run: Row) -> bool:
     """Return whether counters were written after the last recorded look, and showed progress."""
-    progress, looked = run["last_progress_at"], run["verified_at"]
+    progress = run["last_progress_at"]
+    looked = run["verified_at"]
     return progress is not None and looked is not None and bool(progress > looked)
 
 
@@ -230,58 +361,12 @@ def _quiet(run: Row) -> timedelta:
     return (run["quiet_ms"] or 0) * _MS
 
 
-def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
+def _unsettled(conn: Connection, run_id: int, few: Tasks = None) -> Sequence[Row]:
     t = task_history.c
     query = current_tasks(run_id, task_history).where(t.status.in_(ALIVE)).order_by(t.task_index)
+    if few is not None:
+        query = query.where(t.task_index.in_(sorted(index for index, _ in few)))
     return conn.execute(query).mappings().all()
-
-
-def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
-    """Replace the staged parts (a finding, details) of these tasks. A row without any part is deleted.
-
-    The function reads, deletes and inserts, because an upsert is spelled differently on each database. PyMySQL does not
-    know the new spelling of MySQL 8, and would send an upsert row by row.
-    """
-    o, t = task_observation.c, task_history.c
-    rows = []
-    for chunk in chunks(sorted(parts)):
-        known = unit.conn.execute(
-            select(t.task_id, t.task_index, o.task_id.label("earlier"), o.finding, o.details)
-            .join_from(task_history, task_observation, t.task_id == o.task_id, isouter=True)
-            .where(t.run_id == unit.run_id, t.task_id.in_(chunk))
-        )
-        replaced = []
-        for old in known.mappings():
-            part = parts[old["task_id"]]
-            new = {name: _merged(old[name], part[name]) if name in part else old[name] for name in _PARTS}
-            if old["earlier"] is not None:
-                replaced.append(old["earlier"])
-            if any(new.values()):
-                rows.append((old["task_id"], unit.run_id, old["task_index"], unit.attempt, *new.values()))
-        delete_rows(unit.conn, o.task_id, "PRIMARY", replaced)
-    names = ("task_id", "run_id", "task_index", "attempt", "finding", "details")
-    insert_rows(unit.conn, task_observation, names, rows)
-
-
-def _merged(earlier: Any, later: Any) -> Any:
-    """Return the later part. If it has no log or no statistics, it gets those of the earlier part."""
-    if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
-        return later
-    kept = (name for name in ("log_tail", "statistics") if earlier.get(name) and not later.get(name))
-    return {**later, **{name: earlier[name] for name in kept}}
-
-
-def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
-    """Return the staged rows of the run in chunks, so that memory never holds the log tails of many tasks."""
-    o, last = task_observation.c, -1
-    while True:
-        query = select(task_observation).where(o.run_id == unit.run_id, o.task_index > last)
-        rows = unit.conn.execute(query.order_by(o.task_index).limit(CHUNK)).mappings().all()
-        if rows:
-            yield rows
-            last = rows[-1]["task_index"]
-        if len(rows) < CHUNK:
-            return
 
 
 def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
@@ -343,51 +428,10 @@ def _missed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
     return None if new == same else {"task_id": task["task_id"], **new}
 
 
-def _short(details: Details) -> Details:
-    if details.log_tail is None:
-        return details
-    return replace(details, log_tail=storable(tail(details.log_tail)))
-
-
-def _detail(row: Row) -> dict[str, Any]:
-    """Return the columns of a task that its staged row proves. A column that it does not prove is ``None``."""
-    finding = load_finding(row) if row["finding"] else None
-    foreign = finding is not None and _foreign(finding)
-    # Another object has the name of our task. Its node, counters, exit code and log say nothing about our task.
-    seen = finding.observation if finding and not foreign else None
-    details = load_details(row) if row["details"] and not foreign else None
-    end = seen.end if seen else None
-    # Live counters of an executing task may be newer than those of its look, which ``record_look`` has compared.
-    counted = (details, seen) if finding is None or finding.change.after.terminal else ()
-    counters = [source.counters for source in counted if source is not None]
-    peaks = [source.peak_memory for source in (details, seen) if source is not None]
-    return {
-        "task_id": row["task_id"],
-        "reason": (end.reason if end else None) or (seen.reason if seen else None),
-        "exit_code": end.exit_code if end else None,
-        "exit_signal": end.signal if end else None,
-        "node": seen.node if seen else None,
-        "started_at": seen.started_at if seen else None,
-        "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
-        **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in COUNTERS},
-        "error": _error(finding, details) if finding and not foreign else None,
-        "compressed": compressed(details.log_tail) if details and details.log_tail else None,
-        "stats": details.statistics if details else None,
-    }
-
-
-def _error(finding: TaskFinding, details: Details | None) -> str | None:
-    line = error_of(finding.change, finding.observation.end, details.log_tail if details else None)
-    return None if line is None else short(redaction.current().text(line))
-
-
-def _foreign(finding: TaskFinding) -> bool:
-    return finding.change.correction == "not_ours"
-
-
 def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
-    change, seen = finding.change, finding.observation
-    ours = None if _foreign(finding) else seen
+    change = finding.change
+    seen = finding.observation
+    ours = None if is_foreign(finding) else seen
     end = ours.end if ours else None
     started = ours.started_at if ours else None
     if started is None and change.after is TaskStatus.RUNNING:

@@ -216,14 +216,17 @@ def move_tasks(
         return 0
     rows = []
     for move in wanted.values():
-        when, lag = move.cluster_time or unit.dated, untrue_ms(unit.dated, move.cluster_time)
+        when = move.cluster_time or unit.dated
+        lag = untrue_ms(unit.dated, move.cluster_time)
         rows.append(_row(move, status_since=when, ended_at=when if move.after.terminal else None, lag_ms=lag))
     insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     with _remembered(unit):
         moved = _insert_all(unit, "task_change", source)
         columns = ("status", "status_since", *replace)
         _apply(unit, columns, (*OF_END, "ended_at", *fill), ("offered_until",), cas=True)
-    unit.changed = unit.changed or moved > 0
+    if moved:
+        unit.changed = True
+        unit.update_run(look_revision=unit.next_revision)
     return moved
 
 
@@ -240,7 +243,9 @@ def _insert_all(unit: Unit, work: str, source: str) -> int:
 @contextmanager
 def _remembered(unit: Unit) -> Iterator[None]:
     """Collect the transitions and corrections that the block inserts, for the report after the commit and an event."""
-    s, c, t = status_transition.c, correction.c, task_history.c
+    s = status_transition.c
+    c = correction.c
+    t = task_history.c
     # While the row of the run is locked, no other transaction inserts transitions or corrections of the run.
     seq = unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
     last = unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0

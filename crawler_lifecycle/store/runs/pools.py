@@ -43,7 +43,8 @@ from .tables import LIVE_RUNS, pool_gate, pool_ticket, run_history, task_history
 from .unit import Unit
 
 #: The most tickets of each pool that the decision about one run reads, and those of all pools when runs are called.
-HEADS, HEADS_OF_ALL = 10, 200
+HEADS = 10
+HEADS_OF_ALL = 200
 #: The most tickets before a run that are counted for people.
 AHEAD_MAX = 1000
 
@@ -58,11 +59,12 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
     So does a run that comes by itself while its pool has another one to call first. That decision needs no lock.
     """
     name = pools.serving(unit.run["pool"], unit.run["project"])
-    before, got = wait_of(unit.conn, unit.run_id), 0
+    before = wait_of(unit.conn, unit.run_id)
+    got = 0
     mine = _ticket(unit, name, wanted, before)
     if (before and before["called_at"]) or _is_first(unit, mine):
         with _gate(unit.conn, pools, unit.now) as gate:
-            others = [one for one in _heads(unit.conn, gate, unit.now, HEADS) if one.run_id != unit.run_id]
+            others = [head for head in _heads(unit.conn, gate, unit.now, HEADS) if head.run_id != unit.run_id]
             gate.sample(unit.now, gate.rivals([*others, mine]))
             got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
             gate.share(name).given += got
@@ -112,7 +114,8 @@ class PoolStore(StorePart):
 
     def adopt(self) -> None:
         """Let ``default`` serve the runs that wait for places of pools that their project does not have any more."""
-        p, r = pool_ticket.c, run_history.c
+        p = pool_ticket.c
+        r = run_history.c
         owned = [and_(p.pool == name, r.project != of.project) for name, of in self._pools.named.items() if of.project]
         gone = or_(p.pool.not_in({DEFAULT, *self._pools.named}), *owned)
         with self._db.writing() as conn:
@@ -158,7 +161,8 @@ class PoolStore(StorePart):
 
         A caller of one project gets the pools that it may use, with what its own runs hold and wait for.
         """
-        p, now = pool_ticket.c, self._clock()
+        p = pool_ticket.c
+        now = self._clock()
         waits = select(p.pool, func.count(), func.sum(p.wanted), func.min(p.waits_since)).group_by(p.pool)
         with self._db.reading() as conn:
             gate = _read_gate(conn, self._pools, now, own=True)
@@ -174,7 +178,8 @@ class PoolStore(StorePart):
         ]
 
     def _pool_row(self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None) -> PoolRow:
-        known, share = self.known_pools, gate.share(name)
+        known = self.known_pools
+        share = gate.share(name)
         problem = None
         if self._pools.shut(name):
             problem = (
@@ -207,7 +212,8 @@ class PoolStore(StorePart):
         A caller of one project is told of its own runs alone; those of others count in ``about_s``. Raises nothing for
         an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are counted.
         """
-        p, now = pool_ticket.c, self._clock()
+        p = pool_ticket.c
+        now = self._clock()
         if not self._pools.counted:
             return None
         with self._db.reading() as conn:
@@ -229,8 +235,10 @@ class PoolStore(StorePart):
 
             everybody = own = ahead(select(p.wanted))
             if only() is not None:
-                held, own = _read_gate(conn, self._pools, now, own=True), ahead(_own(select(p.wanted), p.run_id))
-        name, pool = mine.pool, self._pools.of(mine.pool)
+                held = _read_gate(conn, self._pools, now, own=True)
+                own = ahead(_own(select(p.wanted), p.run_id))
+        name = mine.pool
+        pool = self._pools.of(mine.pool)
         rate = gate.holds(name).all / gate.hold_s(name)[name] if gate.share(name).given >= 1 else 0.0
         return InLine(
             pool=name,
@@ -299,7 +307,8 @@ def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = Fa
     if state is None and lock:  # a manual edit removed the row
         conn.execute(insert(pool_gate).values(id=1, state={}))
     gate = _restored(state or {}, pools)
-    t, of_task = task_history.c, run_history.alias("of_task")
+    t = task_history.c
+    of_task = run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
     # A call without an answer may have created its task. It keeps its place until a look after the call says no.
     unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
@@ -327,7 +336,8 @@ def _state(gate: Gate) -> dict[str, Any]:
 def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
     """Return the gate of a stored state. The shares begin anew if a manual edit made the state unreadable."""
     try:
-        at, refused = state.get("sampled_at"), state.get("refused")
+        at = state.get("sampled_at")
+        refused = state.get("refused")
         return Gate(
             pools,
             {str(name): Share(*map(float, values)) for name, values in state.get("shares", {}).items()},
@@ -362,6 +372,7 @@ def _first_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
 
 def _passed(conn: Connection, now: datetime) -> list[Ticket]:
     """Return runs that did not come, and may be called again. Those that were called first come first."""
-    p, again = pool_ticket.c, timedelta(seconds=RECALL_S)
+    p = pool_ticket.c
+    again = timedelta(seconds=RECALL_S)
     which = or_(p.called_at <= now - again, p.called_at >= now + again)
     return [Ticket(*row) for row in conn.execute(select(*_TICKET).where(which).order_by(p.called_at).limit(BATCH))]

@@ -54,15 +54,17 @@ class QuotaStore(StorePart):
 
         A caller of one project is not told the use of a pool that it shares with others.
         """
-        now, told = self._clock(), self._pools.told(run["pool"])
+        now = self._clock()
+        told = self._pools.told(run["pool"])
         with self._db.reading() as conn:
             limits = limits_of(self._quotas, run)
-            return [_counted(conn, one, run, now) if told or one.kind != "pool" else one for one in limits]
+            return [_counted(conn, limit, run, now) if told or limit.kind != "pool" else limit for limit in limits]
 
 
 def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: datetime) -> Limit:
     """Return the limit with its use."""
-    r, t = run_history.c, task_history.c
+    r = run_history.c
+    t = task_history.c
     column = KINDS[limit.kind]
     mine = r[column] == run[column]
     if limit.what in ("tasks_per_run", *OPEN):

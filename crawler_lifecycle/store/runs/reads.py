@@ -7,29 +7,39 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Unpack
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.waiting import POLLS
 from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import (
     CRAWLERS_MAX,
     BriefRun,
-    Ends,
-    LiveRuns,
     RecentRun,
     Resumption,
     RunRow,
     TransitionRow,
 )
 from crawler_lifecycle.store.base.rows import made, seen
-from crawler_lifecycle.store.base.search import Reach, distinct
+from crawler_lifecycle.store.base.search import Reach, counted, distinct
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .counts import BRIEF, brief_run, ends_of, live_now
-from .lists import ATTENTION, RunFilters, Wanted, counted_between, counted_runs, newest_of_each, newest_runs, runs_by_id
+from .counts import BRIEF, RunCounts, brief_run
+from .lists import (
+    ATTENTION,
+    RunFilters,
+    Wanted,
+    counted_between,
+    newest_of_each,
+    newest_runs,
+    page_of,
+    runs_by_id,
+    times_of,
+)
 from .live_counters import COUNTERS
 from .rows import load_request, run_row, whole_run
 from .search import VALUES, found
@@ -40,7 +50,7 @@ from .unit import RunPart, current_tasks, missing
 _NOTES_MAX = 10
 
 
-class RunReader(RunPart):
+class RunReader(RunCounts, RunPart):
     """Queries of runs and of their other records. Unless a method says otherwise, it raises only ``StoreUnavailable``
     and ``RowUnreadable``.
     """
@@ -89,7 +99,8 @@ class RunReader(RunPart):
     def count_found(self, most: int, **wanted: Unpack[Wanted]) -> int:
         """Return the number of runs that ``list_runs`` lists with these filters, at most ``most``."""
         with self._db.reading() as conn:
-            return counted_runs(conn, self._filters(**wanted), most)
+            filters = self._filters(**wanted)
+            return counted(conn, page_of(filters, times_of(conn, filters), most), most)
 
     def known_values(self, most: int) -> dict[str, list[str]]:
         """Return the values of runs by the name of their filter, at most ``most`` of each. A caller of one project gets
@@ -117,10 +128,13 @@ class RunReader(RunPart):
 
     def count_runs(self, status: Sequence[str], most: int) -> int:
         """Return the number of runs that have one of these statuses, at most ``most``."""
-        r, found = run_history.c, 0
-        for one in dict.fromkeys(map(str, status)):
+        r = run_history.c
+        found = 0
+        for fromkey in dict.fromkeys(map(str, status)):
             found += len(
-                self._rows(select(r.run_id).where(r.status == one, *seen(run_history, leads=True)).limit(most - found))
+                self._rows(
+                    select(r.run_id).where(r.status == fromkey, *seen(run_history, leads=True)).limit(most - found)
+                )
             )
         return found
 
@@ -149,24 +163,14 @@ class RunReader(RunPart):
         with self._db.reading() as conn:
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
 
-    def ends_of(self, crawler: str, since: datetime, outcomes: int) -> Ends:
-        """Return how many runs of the crawler, created since ``since``, completed and failed, and the most frequent
-        ``outcomes`` of those that failed."""
-        with self._db.reading() as conn:
-            return ends_of(conn, crawler, since, outcomes)
-
-    def live_now(self, most: int) -> LiveRuns:
-        """Return the numbers of live runs. Of each status, only ``most`` runs are read."""
-        with self._db.reading() as conn:
-            return live_now(conn, most)
-
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
         """Return for each of these runs a value that changes when its row is written; at most 500 runs.
 
         Its last part is true if nothing else is expected to change: the run executes and no look is overdue."""
         r = run_history.c
         in_time = or_(r.next_look_at.is_(None), r.next_look_at >= self._clock())
-        calm = and_(r.status == RunStatus.PROCESSING, r.waiting_for.is_(None), in_time)
+        at_rest = or_(r.waiting_for.is_(None), r.waiting_for.startswith(POLLS))
+        calm = and_(r.status == RunStatus.PROCESSING, at_rest, in_time)
         # Reports of crawlers change counters only: their time stands still after a look by a clock that is ahead.
         counted = (r.last_progress_at, *(r[name] for name in COUNTERS))
         query = select(r.run_id, r.updated_at, r.verified_at, *counted, calm).where(r.run_id.in_(run_ids))
@@ -195,14 +199,14 @@ class RunReader(RunPart):
 class SweepStore(StorePart):
     """Queries of runs whose workflow does not know of an accepted start or of a recorded stop."""
 
-    def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+    def unowned_runs(self, older_than: datetime) -> list[RunRow]:
         """Return runs that were reserved or resumed before ``older_than`` and not claimed. They were accepted, so their
         workflows must be started.
         """
         r = run_history.c
         old = and_(r.created_at < older_than, or_(r.attempt_at.is_(None), r.attempt_at < older_than))
         query = select(run_history).where(r.owner_run_id.is_(None), r.status == RunStatus.INITIALIZING, old)
-        return [run_row(row) for row in self._rows(query.order_by(r.created_at).limit(limit))]
+        return [run_row(row) for row in self._rows(query.order_by(r.created_at).limit(100))]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Return live runs with a stop from before ``older_than`` on which no workflow has acted yet."""
@@ -215,26 +219,36 @@ class SweepStore(StorePart):
 
 
 class WakeUpStore(StorePart):
-    """The query of workflows that have to be woken."""
+    """The rows of runs, for looks without their workflows."""
 
-    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
-        """Return the workflow of each of these runs, and the time of its last look. Unknown runs are left out.
+    def wake_target(self, run_id: int) -> WakeUpState | None:
+        """Return the owner and the looks of a run; ``None``: it is unknown."""
+        found = self._targets(run_history.c.run_id == run_id)
+        return found[0] if found else None
 
-        Give at most 500 runs.
-        """
+    def unverified(self, before: datetime, limit: int = 10_000) -> list[WakeUpState]:
+        """Return owned live runs whose next look was due before ``before``, whoever looks at them."""
         r = run_history.c
-        if not run_ids:
-            return []
-        query = select(r.run_id, r.owner_workflow_id.label("workflow_id"), r.status, r.verified_at)
-        rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
+        late = (r.next_look_at < before, r.status.in_(LIVE_RUNS), r.owner_run_id.is_not(None))
+        found = self._targets(*late, limit=limit)
+        return [state for state in found if state.due_at is not None and state.due_at < before]
+
+    def _targets(self, *conditions: ColumnElement[bool], limit: int = 1) -> list[WakeUpState]:
+        r = run_history.c
         now = self._clock()
+        columns = (r.run_id, r.run_uid, r.attempt, r.owner_workflow_id, r.owner_run_id, r.status)
+        query = select(*columns, r.verified_at, r.next_look_at, r.look_gap_ms).where(*conditions)
         return [
-            made(
-                WakeUpState,
-                row,
+            WakeUpState(
+                RunRef(row["run_id"], row["run_uid"]),
+                row["attempt"],
+                row["owner_workflow_id"],
+                row["owner_run_id"],
                 ended=RunStatus(row["status"]).terminal,
                 # With a time in the future, no change would lead to a look until that time.
                 verified_at=not_ahead(row["verified_at"], now),
+                next_look_at=row["next_look_at"],
+                look_gap_ms=row["look_gap_ms"],
             )
-            for row in rows
+            for row in self._rows(query.order_by(r.next_look_at, r.run_id).limit(limit))
         ]

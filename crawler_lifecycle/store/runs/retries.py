@@ -58,7 +58,8 @@ class RetryStore(RunPart):
             if unit.stop is None and not unit.status.terminal and (ended := _undecided(unit)):
                 _decide(unit, now, ended, decide, _used(unit), most, remember=remember)
                 left = int(unit.conn.execute(_undecided_of(unit, func.count())).scalar_one())
-            counts, resting = unit.counts(), count_resting(unit.conn, unit.run_id, now)
+            counts = unit.counts()
+            resting = count_resting(unit.conn, unit.run_id, now)
             if resting.tasks:
                 unit.update_run(waiting_for=first_wait(unit, now))
             ended_so = sum(counts.by_status.get(status, 0) for status in _NOT_SUCCEEDED) - left
@@ -69,7 +70,8 @@ class RetryStore(RunPart):
         from a copy that is older than their decision. A second call changes nothing. Raises ``Fenced``.
         """
         last = {one.index: one for one in sorted(seen, key=lambda one: one.attempt)}
-        t, ended = task_history.c, (*_NOT_SUCCEEDED, TaskStatus.CANCELLED.value)
+        t = task_history.c
+        ended = (*_NOT_SUCCEEDED, TaskStatus.CANCELLED.value)
         with self._unit(fence) as unit:
             query = current_tasks(unit.run_id, *_ENDED, t.cluster, t.cluster_place).where(t.status.in_(ended))
             rows = [] if unit.status.terminal else rows_in(unit.conn, query, t.task_index, last)
@@ -137,7 +139,8 @@ def _decide(
 
 def _remember(unit: Unit, grown: Sequence[str]) -> None:
     """Keep the most memory of these tries, and of those that this run had before."""
-    m, whose = crawler_memory.c, {"project": unit.run["project"], "crawler": unit.run["crawler"]}
+    m = crawler_memory.c
+    whose = {"project": unit.run["project"], "crawler": unit.run["crawler"]}
     mine = (m.project == whose["project"], m.crawler == whose["crawler"], m.run_id == unit.run_id)
     before = unit.conn.execute(select(m.memory).where(*mine)).scalars()
     most_of_all = max([*before, *grown], key=lambda text: parse_memory(text) or 0)
@@ -145,7 +148,8 @@ def _remember(unit: Unit, grown: Sequence[str]) -> None:
 
 
 def _try_again(unit: Unit, now: datetime, again: Sequence[tuple[Row, NextTry]], most: int) -> None:
-    new, told = list[dict[str, object]](), list[dict[str, object]]()
+    new = list[dict[str, object]]()
+    told = list[dict[str, object]]()
     for row, one in again:
         not_before = now + timedelta(seconds=one.wait_s)
         rest = {"not_before": not_before, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
@@ -167,13 +171,15 @@ def _supersede(
     ever_seen: bool,
 ) -> None:
     """Insert a ``new`` row for each of these rows of ended tasks, in this status. Their transitions have ``told``."""
-    t, source = task_history.c, "retry"
+    t = task_history.c
+    source = "retry"
     same: dict[str, Any] = {"run_id": unit.run_id, "run_attempt": unit.attempt, "status": status.value}
     insert_mappings(unit.conn, task_history, new, **same, status_since=unit.now, ever_seen=ever_seen)
     by_index = {row["task_index"]: (row, *more) for row, *more in zip(rows, new, told, strict=True)}
     query = current_tasks(unit.run_id, t.task_id, t.task_index)
     inserted = unit.conn.execute(query.where(t.status == status, t.task_index.in_(by_index))).all()
-    pairs, changes = [], []
+    pairs = []
+    changes = []
     for task_id, index in inserted:
         row, values, evidence = by_index[index]
         pairs.append({"task_id": row["task_id"], "superseded_by": task_id})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from crawler_lifecycle.domain.coverage import Coverage
@@ -16,11 +16,13 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, pages_per_minute
 from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports.looks import Details, TaskFinding
 from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow
-from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, validated
+from crawler_lifecycle.store.base.rows import Row, made, validated
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import JsonText, json_text, storable
 
 from .tables import run_history, task_observation
+
+T = TypeVar("T")
 
 _REQUEST = TypeAdapter(RunRequest)
 _FINDING = TypeAdapter(TaskFinding)
@@ -92,16 +94,12 @@ def dump_finding(finding: TaskFinding) -> Any:
 
 def load_finding(row: Row) -> TaskFinding:
     """Return the finding of a staged row with ``task_id`` and ``finding``. Raises ``RowUnreadable``."""
-    found: TaskFinding = _loaded(_FINDING, row, "finding")
-    return found
+    return _staged(_FINDING, row, "finding")
 
 
-def _loaded(adapter: TypeAdapter[Any], row: Row, column: str) -> Any:
-    try:
-        return adapter.validate_python(row[column])
-    except ValidationError:
-        fault = Fault(column, json_text(row[column]), "delete this row: the next look finds it again", document=True)
-        raise unreadable(task_observation, row, fault) from None
+def _staged(adapter: TypeAdapter[T], row: Row, column: str) -> T:
+    cure = "delete this row: the next look finds it again"
+    return validated(adapter.validate_python, task_observation, row, column, column, cure)
 
 
 def dump_details(details: Details) -> Any:
@@ -110,8 +108,7 @@ def dump_details(details: Details) -> Any:
 
 def load_details(row: Row) -> Details:
     """Return the details of a staged row with ``task_id`` and ``details``. Raises ``RowUnreadable``."""
-    details: Details = _loaded(_DETAILS, row, "details")
-    return details
+    return _staged(_DETAILS, row, "details")
 
 
 def compact(value: Any) -> Any:

@@ -32,7 +32,8 @@ def found(
     conn: Connection, filters: RunFilters, search: str | None, sort: str | None, page: tuple[int, int], now: datetime
 ) -> tuple[list[int], base.Reach]:
     """Return the ids of the runs that contain the text, in this order. ``page``: the first place and the number."""
-    r, by = run_history.c, (sort or "").removeprefix("-")
+    r = run_history.c
+    by = (sort or "").removeprefix("-")
     columns = {name: r[name] for name in ("run_id", *(("started_at", "ended_at") if by == "took" else (by,))) if name}
     if search is not None:
         columns |= {"crawler": r.crawler, "flow_id": r.flow_id, "request": base.document(r.request)}
@@ -52,7 +53,8 @@ def _older(
 ) -> Sequence[int]:
     """Return the ids of older runs with the text, and add to ``left`` what they were not searched for."""
     filters = replace(filters, before_run_id=before)
-    times, found = times_of(conn, filters), list[RunFilters]()
+    times = times_of(conn, filters)
+    found = list[RunFilters]()
     for name, plural in (("crawler", "crawlers"), ("flow_id", "flows"), ("tag", "tags")):
         # Flows have no index of one project, and what other projects have must not show, not even in a note.
         if name == "flow_id" and projects.only() is not None:

@@ -48,6 +48,8 @@ class StopStore(RunPart):
         if self._pools.counted:
             leave_line(unit)
         unit.update_run(**stop_values(stop if before is None else before.merged(stop)))
+        if unit.stop != before:
+            unit.update_run(look_revision=unit.next_revision)
         if fence is None and unit.stop != before:
             # The stop was recorded without the workflow, so the workflow has to be notified (again).
             unit.update_run(stop_acted_at=None)
@@ -78,7 +80,8 @@ class StopStore(RunPart):
         """Cancel one page of tasks. Returns the counts after the last page; ``None``: there may be more pages."""
         with self._unit(fence) as unit:
             t = task_history.c
-            never_offered, looked_at = t.offered_until.is_(None), unit.run["verified_at"]
+            never_offered = t.offered_until.is_(None)
+            looked_at = unit.run["verified_at"]
             not_there = and_(t.offered_until < min(looked_at, now), ~t.ever_seen) if looked_at else false()
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_id)
@@ -86,7 +89,8 @@ class StopStore(RunPart):
                 .order_by(t.task_index)
                 .limit(CANCEL_PAGE)
             ).scalars()
-            outcome, by = unit.run["stop_limit"] or "cancelled", unit.run["stop_requested_by"]
+            outcome = unit.run["stop_limit"] or "cancelled"
+            by = unit.run["stop_requested_by"]
             ended_by = EndedBy.PERSON if unit.stop is None else unit.stop.ended_by
             cause = f"Stopped{f' by {by}' if by else ''} before it was deployed"
             moves = [
@@ -165,7 +169,8 @@ def _of_this_intent(unit: Unit) -> ColumnElement[bool]:
 
     A stop stays in force after a takeover. A verdict ends it.
     """
-    c, stop = cancellation_log.c, unit.stop
+    c = cancellation_log.c
+    stop = unit.stop
     mine = c.attempt == unit.attempt
     return mine if stop is None else or_(mine, c.requested_at >= stop.requested_at)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, or_, select, union_all
@@ -14,13 +15,13 @@ from crawler_lifecycle.domain.coverage import Coverage, summed
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.domain.tries import Try, counting
 from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
-from crawler_lifecycle.store.base.bulk import CHUNK, chunks
+from crawler_lifecycle.store.base.bulk import CHUNK, chunks, rows_in
 from crawler_lifecycle.store.base.rows import Fault, Row, made, seen, unreadable
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import uncompressed
 
 from .rows import task_row, task_state
-from .tables import run_history, task_history, task_log, task_stats
+from .tables import run_history, task_history, task_log, task_observation, task_stats
 from .unit import BY_RUN, count_tasks, current_tasks
 
 #: The most names of statistics that are summed over the tasks of a run.
@@ -102,7 +103,8 @@ class TaskReader(StorePart):
         """
         if len(run_ids) > ROWS_MAX:
             raise ValueError(f"run_ids: {len(run_ids)} runs are not allowed; give at most {ROWS_MAX}")
-        t, ids = task_history.c, sorted(set(run_ids))
+        t = task_history.c
+        ids = sorted(set(run_ids))
         if not ids:
             return {}
         query = select(t.run_id, t.status, func.count()).where(t.run_id.in_(ids), t.superseded_by.is_(None))
@@ -140,7 +142,8 @@ class TaskReader(StorePart):
 
     def recorded_tasks(self, keys: Collection[tuple[int, int, int]]) -> list[RecordedTask]:
         """Return the existing rows of the tasks with these keys (run, index, attempt)."""
-        t, wanted = task_history.c, set(keys)
+        t = task_history.c
+        wanted = set(keys)
         runs: dict[int, set[int]] = {}
         for run_id, index, _ in wanted:
             runs.setdefault(run_id, set()).add(index)
@@ -155,7 +158,12 @@ class TaskReader(StorePart):
                     .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
                 )
                 found += [recorded_task(row) for row in conn.execute(query).mappings()]
-        return [task for task in found if task.key in wanted]
+            found = [task for task in found if task.key in wanted]
+            o = task_observation.c
+            query = select(o.task_id)
+            ids = [task.task_id for task in found]
+            staged = {row["task_id"] for row in rows_in(conn, query, o.task_id, ids)}
+        return [replace(task, staged=task.task_id in staged) for task in found]
 
     def log_tail(self, task_id: int) -> str | None:
         rows = self._rows(select(task_log).where(task_log.c.task_id == task_id))
@@ -182,7 +190,8 @@ def tries_of(conn: Connection, run_id: int) -> list[Try]:
 
 
 def recorded() -> Select[Any]:
-    t, r = task_history.c, run_history.c
+    t = task_history.c
+    r = run_history.c
     columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
     return select(*columns, t.outcome, t.ended_by, r.run_uid, r.status.label("run_status")).join_from(
         task_history, run_history, r.run_id == t.run_id
@@ -220,7 +229,8 @@ def run_coverage(conn: Connection, run_id: int, first: Iterable[str]) -> Coverag
 
 def _of_each(conn: Connection, run_id: int, query: Select[Any]) -> Iterator[Any]:
     """Return the rows of the query for each task of the run. It reads in pages."""
-    t, after = task_history.c, 0
+    t = task_history.c
+    after = 0
     query = query.where(t.run_id == run_id).order_by(t.task_id).limit(CHUNK).with_hint(*_BY_ID)
     while True:
         rows = conn.execute(query.where(t.task_id > after)).all()

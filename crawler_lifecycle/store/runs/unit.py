@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,10 @@ from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunDeleted, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
-from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
+from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, TaskChanged
+from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, Start, TaskChanged
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Fault, Row, change_row, made, seen, unreadable, where
@@ -80,7 +80,8 @@ def check_fence(run: Row, fence: Fence) -> None:
     Raises ``RowEdited`` when a manual edit changed the attempt or the owner.
     """
     check_run(run, fence.run)
-    same_attempt, same_owner = run["attempt"] == fence.attempt, run["owner_run_id"] == fence.owner_run_id
+    same_attempt = run["attempt"] == fence.attempt
+    same_owner = run["owner_run_id"] == fence.owner_run_id
     if same_attempt and same_owner:
         return
     text = (
@@ -191,6 +192,11 @@ class Unit:
         change_row(self.conn, run_history, self.run, new)
         self.run.update(new)
 
+    @property
+    def next_revision(self) -> int:
+        """The number to write with a change: looks that have read the run before may not write after it."""
+        return (self.run["look_revision"] or 0) + 1
+
     def _waiting_since(self, wait: str | None) -> datetime | None:
         """Return the time since which the run waits for the same reason. The text before the colon names the reason;
         the text after it may change.
@@ -262,9 +268,30 @@ class Unit:
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
         """Append one event. It must be the last statement of the transaction."""
-        subject, uid, more = run_subject(self.run_id), self.ref.uid, {"attempt": self.attempt, "event_key": key}
+        subject = run_subject(self.run_id)
+        uid = self.ref.uid
+        more = {"attempt": self.attempt, "event_key": key}
         body = {"run_id": self.run_id, "run_uid": uid, "project": self.run["project"], **body}
         return insert_event(self.conn, self.now, type, subject, uid, body, run_id=self.run_id, **more)
+
+
+_STAGES = [stage.value for stage in Stage]
+
+
+def enter_stage(unit: Unit, stage: Stage) -> None:
+    """Enter a stage, unless the run is in a later stage. A late retry of an earlier step must not set it back."""
+    if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
+        unit.update_run(stage=stage.value)
+
+
+def begin_run(unit: Unit, start: Start) -> None:
+    """Record that the run has started: INITIALIZING becomes PROCESSING, and the stage becomes reconciliation."""
+    enter_stage(unit, Stage.RECONCILIATION)
+    unit.update_run(started_at=unit.run["started_at"] or start.at)
+    plan: dict[str, Any] = {"waiting_for": None, "next_look_at": start.next_look_at}
+    if start.next_look_at is not None:
+        plan["look_gap_ms"] = max(start.next_look_at - unit.now, timedelta(0)) // timedelta(milliseconds=1)
+    unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=start.at, **plan)
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:

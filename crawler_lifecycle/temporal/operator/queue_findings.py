@@ -47,11 +47,11 @@ def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> Q
         return QueueFinding("bad", f"{what} cannot be described: {queue.problem}", unreachable)
     waiting = f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if told else ", work waits"
     waiting = waiting if queue.backlog else ""
-    ours = [one for one in queue.pollers if one.version == queue.current]
-    number = sum(one.alive for one in ours)
-    gone = min((one.seen_s for one in ours if not one.alive), default=None)
+    ours = [poller for poller in queue.pollers if poller.version == queue.current]
+    number = sum(our.alive for our in ours)
+    gone = min((our.seen_s for our in ours if not our.alive), default=None)
     served = [queue.current, *([queue.ramping] if queue.ramping else [])]
-    others = [one.version for one in queue.pollers if one.alive and one.version not in served]
+    others = [poller.version for poller in queue.pollers if poller.alive and poller.version not in served]
     if number == 0 and others:
         text = f"no worker of the current version ({_called(queue.current)}) polls {what}{waiting}; "
         text += f"{_counts(others)} and get no work"
@@ -82,7 +82,7 @@ def _called(version: Version) -> str:
 
 
 def _counts(others: Sequence[Version]) -> str:
-    return " and ".join(f"{others.count(one)} of {_called(one)} poll" for one in sorted(set(others), key=str))
+    return " and ".join(f"{others.count(other)} of {_called(other)} poll" for other in sorted(set(others), key=str))
 
 
 def _make_current(queue: Queue, others: Sequence[Version]) -> str:

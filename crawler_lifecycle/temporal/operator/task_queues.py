@@ -32,7 +32,8 @@ SILENT_S = 4 * BEAT_S
 #: A worker without heartbeats is dead if its last poll is older than these seconds. A living one polls every minute.
 POLLED_S = 120.0
 #: The most pages that are read from the server's list of workers, and the workers on each page.
-PAGES, PAGE = 10, 500
+PAGES = 10
+PAGE = 500
 
 #: Deployment and build; ``None`` for workers without a build id.
 Version = tuple[str, str] | None

@@ -202,11 +202,13 @@ def test_a_growing_and_a_shrinking_file(archive: FolderArchive, folder: Path, mo
 def test_limits_leave_out_and_say_so(tmp_path: Path, folder: Path) -> None:
     for n in range(6):
         (folder / f"{n}").write_bytes(b"x" * 100)
-    small = FolderArchive((tmp_path / "a").as_uri(), files_max=4)
+    small = FolderArchive((tmp_path / "a").as_uri())
+    small.limits = ArchiveLimits(files_max=4)
     files, manifest = _read(small, _store(small, folder))
     assert (len(files), manifest["skipped_count"]) == (4, 2)
     assert "limit of 4 files" in _skipped(manifest)["5"]
-    short = FolderArchive((tmp_path / "b").as_uri(), bytes_max=250)
+    short = FolderArchive((tmp_path / "b").as_uri())
+    short.limits = ArchiveLimits(bytes_max=250)
     files, manifest = _read(short, _store(short, folder))
     assert (len(files), manifest["skipped_count"]) == (2, 4)
 
@@ -333,7 +335,8 @@ def test_a_folder_with_too_many_names_is_not_read_to_its_end(
     monkeypatch.setattr(limits, "OTHER_NAMES_MAX", 6)
     for n in range(20):
         os.mkfifo(folder / f"{n}")
-    small = FolderArchive(archive.root.as_uri(), files_max=4)
+    small = FolderArchive(archive.root.as_uri())
+    small.limits = ArchiveLimits(files_max=4)
     _, manifest = _read(small, _store(small, folder))
     assert manifest["skipped_reasons"] == {"a named pipe": 10, "incomplete: over the limit of 10 names": 1}
 

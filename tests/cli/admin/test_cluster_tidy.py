@@ -17,8 +17,8 @@ from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
+from crawler_lifecycle.store.store import Store, open_store
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables

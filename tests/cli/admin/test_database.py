@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle import sqlite_files
-from crawler_lifecycle.store import head_version
+from crawler_lifecycle.store.migrations.schema_version import head_version
 from tests.support import in_process
 
 pytestmark = pytest.mark.processes

@@ -17,8 +17,9 @@ from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack import copies
 from crawler_lifecycle.settings import sqlite_url
-from crawler_lifecycle.store import head_version, open_store, read_schema, upgrade
 from crawler_lifecycle.store.migrations import schema_version
+from crawler_lifecycle.store.migrations.schema_version import head_version, read_schema, upgrade
+from crawler_lifecycle.store.store import open_store
 from tests.cli.cli_support import Crawlctl
 from tests.contracts.store.world import Clock, World
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 STORM = """
 import sys, threading
 from tests.contracts.store.world import Clock, World
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 clock = Clock()
 world = World(open_store(sys.argv[1], clock=clock), clock)
 ends = threading.Event()

@@ -15,8 +15,9 @@ from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.ports.looks import Details
-from crawler_lifecycle.store import Pruner, Store, open_store
 from crawler_lifecycle.store.retention import pruning as adapter
+from crawler_lifecycle.store.retention.pruning import Pruner
+from crawler_lifecycle.store.store import Store, open_store
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables

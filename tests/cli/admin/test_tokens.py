@@ -10,7 +10,7 @@ import pytest
 
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.gateway.access.tokens import digest, new_token
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.cli.cli_support import NOW, Crawlctl
 from tests.support.databases import make_tables
 

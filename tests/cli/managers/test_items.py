@@ -14,9 +14,9 @@ import respx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.cli.managers.items import LINE_MAX, PAGE_MAX, Item, Source, pages
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.domain.managers.manager import PAGE_BYTES, PAGE_ITEMS
+from crawler_lifecycle.features.managers.cli.items import LINE_MAX, PAGE_MAX, Item, Source, pages
+from crawler_lifecycle.features.managers.domain.manager import PAGE_BYTES, PAGE_ITEMS
 from tests.cli.cli_answers import MANAGER, MANAGER_ENDED
 from tests.cli.cli_support import Crawlctl
 

@@ -12,6 +12,7 @@ import pytest
 import respx
 
 from crawler_lifecycle.cli.client import polling
+from crawler_lifecycle.runner.contract import NOT_KEPT
 from tests.cli.cli_support import Crawlctl
 
 ENTRY: dict[str, Any] = {"name": "shop", "resumable": True, "args": {}, "limits": {"stop_grace_s": 2}}
@@ -214,6 +215,13 @@ def test_what_is_skipped(
     lines = {line["check"]: line for line in document["checks"]}
     assert (code, [name for name, line in lines.items() if line["result"] == "skipped"]) == (0, skipped), document
     assert cure in str(lines[skipped[0]]["cure"])
+
+
+def test_a_file_of_another_crawler_in_the_same_folder(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    shop = Shop(items={"items": 3, "notes": [f"1 files in '.' {NOT_KEPT}"]})
+    code, document, _ = check(gateway, crawlctl, shop)
+    [line] = [line for line in document["checks"] if line["check"] == "items"]
+    assert (code, line["result"], line["text"]) == (0, "ok", f"3 can be read: 1 files in '.' {NOT_KEPT}")
 
 
 def test_a_task_that_does_not_execute(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

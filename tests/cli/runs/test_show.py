@@ -160,3 +160,9 @@ def test_what_never_executed_has_no_log_to_look_at(
     for started, offered in (("2026-11-20T11:50:04Z", "crawlctl logs 7"), (None, "crawlctl timeline 7")):
         gateway.get("/v1/runs/7/tasks").respond(json={"tasks": [tasks[0], tasks[1] | {"started_at": started}]})
         assert f"next: {offered} · crawlctl resume 7" in crawlctl("describe", "7").err
+
+
+def test_a_crawler_is_described_with_the_meanings_of_its_ends(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    ends = {"like": "wget", "success": [8], "final": None, "retry": None, "failed_words": None}
+    gateway.get("/v1/crawlers").respond(json={"crawlers": [CRAWLER | {"ends": ends}]})
+    assert "\nends       like: wget, success: 8\n" in crawlctl("crawler", "describe", CRAWLER["name"]).out

@@ -26,7 +26,7 @@ from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 from crawler_lifecycle.runner.contract import valid_stats
 from crawler_lifecycle.runner.state import JobState
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.clusters.local.local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.contracts.store.world import Clock, World, seen
 from tests.support.databases import make_tables

@@ -75,7 +75,7 @@ def watched(bench: Bench) -> Iterator[Callable[[], list[int]]]:
     over = threading.Event()
     observer = LocalObserver(bench.state)
 
-    def heard(run_id: int, at: datetime) -> None:
+    def heard(run_id: int, at: datetime, tasks: object) -> None:
         told.append(run_id)
 
     thread = threading.Thread(target=observer.watch, args=(heard, over))

@@ -8,10 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from crawler_lifecycle.clusters.local import observer
+from crawler_lifecycle.clusters.local.folders import arrivals
+from crawler_lifecycle.clusters.local.folders import folder as files
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, task_name
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import liveness_marks
@@ -51,6 +54,59 @@ def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
     assert marks(bench, liveness_marks.ENDED) == [NAME]
     liveness_marks.forget(str(bench.state), keep_s=-1)
     assert marks(bench, liveness_marks.ENDED) == []
+
+
+def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_look_sees_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, and not before: whoever is told looks at once, in the thread of the observer."""
+    monkeypatch.setattr(observer, "CHECK_S", 1e6)  # it reads once, and then when the kernel tells something
+    seen: list[Phase] = []
+    over, seeing = threading.Event(), LocalObserver(bench.state)
+
+    def changed(run_id: int, at: datetime, tasks: frozenset[tuple[int, int]] | None) -> None:
+        seen.append(bench.look().phase)
+
+    thread = threading.Thread(target=seeing.watch, args=(changed, over))
+    thread.start()
+    try:
+        wait_until(lambda: seeing.health().up)
+        bench.start(POLITE)
+        wait_until(lambda: seen == [Phase.EXECUTING])
+        bench.cluster.stop(run_ref(RUN), bench.ref())
+        bench.until_on_file()
+        wait_until(lambda: seen == [Phase.EXECUTING, Phase.ENDED])
+    finally:
+        over.set()
+        thread.join()
+    assert seen == [Phase.EXECUTING, Phase.ENDED]
+
+
+@pytest.mark.parametrize("lacks", ["inotify", "an instance", "a watch"])
+def test_where_the_kernel_tells_nothing_the_marks_are_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lacks: str
+) -> None:
+    calls = {"inotify_init1": lambda flags: -1} if lacks == "an instance" else {}
+    if lacks == "a watch":
+        calls = {"inotify_init1": lambda flags: os.dup(0), "inotify_add_watch": lambda *_: -1}
+    monkeypatch.setattr(arrivals.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(**calls))
+    monkeypatch.setattr(observer, "CHECK_S", 1e6)
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        told.after(lambda: bench.fill(1))
+        told.after(lambda: bench.slay(bench.crawler_process()))
+    assert [one.getMessage()[:40] for one in caplog.records if "inotify" in one.message] == [
+        "changes of folders are found only by rea"
+    ]
+
+
+@pytest.mark.parametrize("name", [files.STARTED, liveness_marks.ENDED])
+def test_a_folder_that_was_replaced_is_watched_in_its_place(bench: Bench, told: Told, name: str) -> None:
+    os.rename(bench.state / name, bench.state / "away")
+    (bench.state / name).mkdir()
+    told.after(lambda: bench.fill(1))
+    told.after(lambda: bench.slay(bench.crawler_process()))
+    wait_until(lambda: told.observer.health().watched == 0)
 
 
 def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Bench, told: Told) -> None:
@@ -229,7 +285,7 @@ def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
 def test_observers_have_places_and_move_up(bench: Bench) -> None:
     over, second = threading.Event(), LocalObserver(bench.state)
     first = LocalObserver(bench.state)
-    thread = threading.Thread(target=first.watch, args=(lambda run_id, at: None, over))
+    thread = threading.Thread(target=first.watch, args=(lambda *change: None, over))
     thread.start()
     wait_until(lambda: first.health().up)
     with Told(second).watching():
@@ -243,11 +299,11 @@ def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
     seen = Told(LocalObserver(bench.state))
     bad = [1, 1]
 
-    def changed(run_id: int, at: datetime) -> None:
+    def changed(run_id: int, at: datetime, tasks: frozenset[tuple[int, int]] | None) -> None:
         if bad:
             bad.pop()
             raise ZeroDivisionError
-        seen(run_id, at)
+        seen(run_id, at, tasks)
 
     over = threading.Event()
     thread = threading.Thread(target=seen.observer.watch, args=(changed, over))

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRef, TaskRef
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler, untried

@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.reconciliation import LookOrder, LookStep, Rec
 from crawler_lifecycle.domain.run import RunRequest, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRow
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeNotifier, FakeScheduler, untried

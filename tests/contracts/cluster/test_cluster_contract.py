@@ -318,3 +318,14 @@ def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:
     assert {one.crawler for one in found} == {"demo"}
     assert all(one.record == record for one in found)
     assert harness.cluster.task_records(RunRef(run.run_id, "f" * 32)) == []
+
+
+def test_a_look_at_some_of_the_tasks_says_of_them_what_a_look_at_all_says(harness: Harness) -> None:
+    harness.deploy(tasks=2)
+    harness.until(Phase.EXECUTING)
+    harness.until_saturated(1)
+    vanished = replace(harness.ref(2), uid="11111111-1111-1111-1111-111111111111")
+    refs = [harness.ref(0), harness.ref(1), vanished, harness.ref(3)]
+    together = harness.cluster.look(run_ref(RUN), refs).observations
+    alone = [harness.cluster.look(run_ref(RUN), [ref]).observations[0] for ref in refs]
+    assert [(one.index, one.phase, one.uid) for one in alone] == [(one.index, one.phase, one.uid) for one in together]

@@ -30,12 +30,15 @@ class Told:
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         self.calls: list[tuple[int, datetime]] = []
+        self.tasks: list[frozenset[tuple[int, int]] | None] = []
+        """Of each call, the tasks that changed."""
         self._lock = threading.Lock()
 
-    def __call__(self, run_id: int, at: datetime) -> None:
+    def __call__(self, run_id: int, at: datetime, tasks: frozenset[tuple[int, int]] | None) -> None:
         assert at.tzinfo is not None
         assert at <= datetime.now(UTC)
         with self._lock:
+            self.tasks.append(tasks)
             self.calls.append((run_id, at))
 
     @contextmanager

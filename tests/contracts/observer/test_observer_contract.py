@@ -20,6 +20,7 @@ def test_a_start_and_an_end_are_told_at_once(harness: Harness) -> None:
         told.after(lambda: (harness.start(), harness.until(Phase.EXECUTING)))
         told.after(lambda: (harness.finish(), harness.until(*OVER)))
         assert {run for run, _ in told.calls} == {RUN}
+        assert set(told.tasks) == {frozenset({(0, 1)})}, "its index and its attempt"
         # Told means that it had happened: a look from then on sees it.
         assert harness.phase() in OVER
 
@@ -49,7 +50,9 @@ def test_a_task_that_waits_is_told_and_told_again_when_it_starts(harness: Harnes
         told.quiet()
         told.after(lambda: harness.start(index=1))
         assert harness.phase(1) is Phase.WAITING
+        assert told.tasks[-1] == frozenset({(1, 1)})
         told.after(lambda: (harness.slay(0), harness.until(Phase.EXECUTING, index=1)))
+        assert {task for tasks in told.tasks for task in tasks or ()} == {(0, 1), (1, 1)}
 
 
 def test_a_task_that_comes_and_goes_at_once_is_told(harness: Harness) -> None:
@@ -104,7 +107,7 @@ def test_it_ends_when_it_is_over_and_before_it_began(harness: Harness) -> None:
     over = threading.Event()
     over.set()
     observer = harness.observer()
-    observer.watch(lambda run_id, at: None, over)
+    observer.watch(lambda *change: None, over)
     assert not observer.health().up
 
 

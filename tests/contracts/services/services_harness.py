@@ -61,7 +61,7 @@ def deployment(
 
 def event(number: int = 1, type: str = "run.ended", **body: object) -> Event:
     at = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-    return Event(number, number, run_ref(number).uid, 1, type, {"run_id": number, **body}, at)
+    return Event(number, number, run_ref(number).uid, 1, type, {"run_id": number, **body}, at, f"runs/{number}")
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import Pruner, Store, open_pruner, open_store
+from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
+from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import empty_tables, wait_patiently
 from tests.support.servers import DATABASES

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from crawler_lifecycle.domain.managers.manager import (
+from crawler_lifecycle.features.managers.domain.manager import (
     Added,
     Decision,
     Hooked,
@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.managers.manager import (
     SourceItem,
     manager_workflow_id,
 )
-from crawler_lifecycle.ports.managers import Committed, JobRow, ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.features.managers.ports import Committed, JobRow, ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request
 

@@ -8,7 +8,8 @@ from functools import partial
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.retention import Stays
 from crawler_lifecycle.ports.access import AccessRow, TokenRow
-from crawler_lifecycle.store import Pruner, Store
+from crawler_lifecycle.store.retention.pruning import Pruner
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import Managed
 from tests.contracts.store.test_pruning import DAY, prune, told
@@ -25,8 +26,8 @@ def test_a_row_gets_the_uid_and_the_project_of_its_subject(world: World, store: 
     fence = world.run("r")
     manager = store.managers.get_manager(Managed.begun(world).id)
     graph = store.graphs.get_graph(Graphed.made(world, [step("a")]).fence.graph_id)
-    store.webhooks.put_webhook("portal", {"url": "https://a.example/"}, None, project="b")
-    webhook = store.webhooks.get_webhook("portal")
+    store.webhooks.put("portal", {"url": "https://a.example/"}, None, project="b")
+    webhook = store.webhooks.get("portal")
     assert manager is not None
     assert graph is not None
     assert webhook is not None

@@ -11,8 +11,8 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, No
 from crawler_lifecycle.domain.run import AddedTask, RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, RunRow
-from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.runs.tables import task_addition
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import START, World, request, seen
 

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
-from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.looks import Correction
@@ -169,9 +169,7 @@ def test_who_may_write(world: World) -> None:
         world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "me")
     with pytest.raises(RunNotFound):
         world.store.corrections.record_corrections(fence.run_id + 1, [STILL_ALIVE])
-    with pytest.raises(Fenced):
-        world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "resume", replace(fence, attempt=2))
-    assert world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "resume", fence)
+    assert world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "resume")
 
 
 def test_lists_by_kind_and_the_summary(world: World) -> None:

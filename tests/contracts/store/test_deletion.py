@@ -10,15 +10,15 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Fenced, NotInThisState, RunDeleted, RunNotFound
-from crawler_lifecycle.domain.managers.manager import Job, JobState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import End, Phase
+from crawler_lifecycle.features.managers.domain.manager import Job, JobState
 from crawler_lifecycle.ports.looks import Correction, Details
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, crawl
 from tests.contracts.store.managing import Managed, job

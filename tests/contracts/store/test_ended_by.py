@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, run_subject
 from crawler_lifecycle.domain.retries import NEVER, Ended, NextTry, Retries, next_try, resolved
 from crawler_lifecycle.domain.run import LIMIT_STOPS, OUTCOMES, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.domain.webhooks.alerts import alert_of
+from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
 from crawler_lifecycle.gateway.page.crawlers import bars
 from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.subjects import status_word

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, RunNotFound, TooManyOpen
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject
-from crawler_lifecycle.store import open_store
-from crawler_lifecycle.store.graphs.graphs import DRAFT_S
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState
+from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.graphing import KEY, announced, chain, crawl, step
 from tests.contracts.store.world import Clock, World
 
@@ -99,10 +99,10 @@ def test_drafts_of_any_number_and_age_close_graphs_for_nobody(few: World) -> Non
         assert graphs.find_graph("c") is None
     few.clock.forward(DRAFT_S / 2)
     graphs.drop_old_drafts()
-    assert len(graphs.list_graphs(states=[GraphState.DRAFT])) == 5
+    assert len(graphs.newest(states=[GraphState.DRAFT])) == 5
     few.clock.forward(DRAFT_S / 2 + 1)
     graphs.drop_old_drafts()
-    assert [row.key for row in graphs.list_graphs(states=list(GraphState))] == ["b", "a"]
+    assert [row.key for row in graphs.newest(states=list(GraphState))] == ["b", "a"]
 
 
 @pytest.mark.parametrize("many", [2, 10])
@@ -112,7 +112,7 @@ def test_equal_starts_at_one_moment_are_one_graph(world: World, many: int) -> No
             starts = [pool.submit(ways[n % len(ways)], world, SPECS[0], f"g{number}") for n in range(many)]
             [start.result() for start in starts]
         assert the_graph(world, f"g{number}") == (fingerprint(SPECS[0]), LENGTHS[0])
-    assert len(world.store.graphs.list_graphs(states=list(GraphState))) == 3
+    assert len(world.store.graphs.newest(states=list(GraphState))) == 3
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -144,7 +144,7 @@ def test_whatever_senders_do_in_any_order_the_graph_is_whole(world: World, seed:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(acts, range(4)))
-    left = graphs.list_graphs(states=list(GraphState))
+    left = graphs.newest(states=list(GraphState))
     assert len(left) <= 1
     if left and left[0].state is GraphState.EXECUTING:
         whose, steps = the_graph(world)

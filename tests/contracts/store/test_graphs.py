@@ -20,17 +20,33 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     RunNotFound,
 )
-from crawler_lifecycle.domain.graph.commands import step_request_id
-from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
-from crawler_lifecycle.domain.graph.pages import encode_pages
-from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_subject, graph_workflow_id
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.values import RESULT_PART
-from crawler_lifecycle.ports.graphs import Done, GraphFence
+from crawler_lifecycle.features.graphs.activities.graphs import RUN_STEPS
+from crawler_lifecycle.features.graphs.activities.starting import OFFERED
+from crawler_lifecycle.features.graphs.domain.commands import ApproveStep, RetrySteps, step_request_id
+from crawler_lifecycle.features.graphs.domain.engine import Graph, StepEnd
+from crawler_lifecycle.features.graphs.domain.kinds import STEP_RULES
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages
+from crawler_lifecycle.features.graphs.domain.spec import LOST_MAX, GraphSpec, GraphState, StepKind, StepState
+from crawler_lifecycle.features.graphs.ports import Done, GraphFence
+from crawler_lifecycle.features.graphs.store.unrecorded import RUNS
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base import search
-from tests.contracts.store.graphing import KEY, MINE, NEXT, Graphed, announced, chain, crawl, group, manager, step
+from tests.contracts.store.graphing import (
+    KEY,
+    MINE,
+    NEXT,
+    Graphed,
+    announced,
+    approval,
+    chain,
+    crawl,
+    group,
+    manager,
+    step,
+)
 from tests.contracts.store.world import World, request
 
 S = StepState
@@ -46,7 +62,7 @@ def graphed(world: World) -> Graphed:
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines of small graphs are remembered too: whatever is promised here holds with them."""
-    monkeypatch.setattr("crawler_lifecycle.store.graphs.unit.LARGE", 0)
+    monkeypatch.setattr("crawler_lifecycle.features.graphs.store.unit.LARGE", 0)
 
 
 def told(world: World, key: str = KEY) -> list[str]:
@@ -58,7 +74,7 @@ def told(world: World, key: str = KEY) -> list[str]:
 
 def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = world.store.graphs
-    monkeypatch.setattr("crawler_lifecycle.domain.graph.pages.PAGE_BYTES", 1000)
+    monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
     spec = GraphSpec([*chain(30), group("g", "s29", job={"context": {"b": "ü"}}), step("g/x")], context={"a": "ü"})
     first, second, *rest = pages = encode_pages(spec)
     new = announced(spec, pages=len(pages), tags=["t", "s", "t"], requested_by="ann")
@@ -80,8 +96,8 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
         graphs.add_graph_page(draft.graph_id, len(pages), second)
     with pytest.raises(InvalidRequest, match=r"page 1 of graph .* is missing"):
         graphs.make_graph(draft.graph_id)
-    assert graphs.list_steps(draft.graph_id) == graphs.list_graphs() == []
-    assert [row.key for row in graphs.list_graphs(states=[GraphState.DRAFT])] == [KEY]
+    assert graphs.list_steps(draft.graph_id) == graphs.newest() == []
+    assert [row.key for row in graphs.newest(states=[GraphState.DRAFT])] == [KEY]
     for refused in (
         lambda: graphs.claim_graph(draft.graph_id, MINE),
         lambda: graphs.command(draft.graph_id, "r1", lambda graph: graph.cancel(None, "no")),
@@ -126,7 +142,7 @@ def test_graphs_are_found_by_a_text_put_in_order_and_counted(world: World, monke
     graphs = world.store.graphs
 
     def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[str]:
-        return [row.key for row in graphs.search_graphs(text, sort, **wanted)[0]]
+        return [row.key for row in graphs.search(text, sort, **wanted)[0]]
 
     for key, name, tags in (("b-1", "Nightly", ["Zürich"]), ("A/2", None, ["x"]), ("c", "weekly", [])):
         row, _ = graphs.reserve_graph(announced(GraphSpec(chain(1)), key, name=name, tags=tags))
@@ -140,13 +156,13 @@ def test_graphs_are_found_by_a_text_put_in_order_and_counted(world: World, monke
         assert found(None, sort) == keys, sort
     assert found("LY", "name", offset=1) == ["c"]
     assert found("a", states=[GraphState.COMPLETED]) == []
-    assert found("ly")[0] == graphs.list_graphs(limit=1)[0].key
-    assert graphs.search_graphs("ly")[0][0] == graphs.list_graphs(limit=1)[0], "with the counts of a live graph"
-    assert [graphs.count_found_graphs(most) for most in (2, 9)] == [2, 3]
-    assert graphs.count_found_graphs(9, name="weekly") == 1
+    assert found("ly")[0] == graphs.newest(limit=1)[0].key
+    assert graphs.search("ly")[0][0] == graphs.newest(limit=1)[0], "with the counts of a live graph"
+    assert [graphs.count_listed(most) for most in (2, 9)] == [2, 3]
+    assert graphs.count_listed(9, name="weekly") == 1
     monkeypatch.setattr(search, "WINDOW", 1)
     assert (found("NIGHT"), found("zür"), found("LY")) == (["b-1"], [], ["c", "b-1"])
-    assert graphs.search_graphs("x")[1].left == ["ids", "tags"]
+    assert graphs.search("x")[1].left == ["ids", "tags"]
 
 
 def test_graphs_are_found_and_listed(world: World) -> None:
@@ -156,11 +172,11 @@ def test_graphs_are_found_and_listed(world: World) -> None:
     for key, graph_id in zip(("a", "A", "ä", "ü/…"), ids, strict=True):
         row = graphs.find_graph(key)
         assert (row.graph_id, row) == (graph_id, graphs.get_graph(graph_id))
-    assert [row.graph_id for row in graphs.list_graphs(ids[3], 2)] == [ids[2], ids[1]]
-    assert [row.counts for row in graphs.list_graphs(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
+    assert [row.graph_id for row in graphs.newest(ids[3], 2)] == [ids[2], ids[1]]
+    assert [row.counts for row in graphs.newest(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
     twice = [GraphState.EXECUTING] * 2
-    assert len(graphs.list_graphs(states=twice)) == graphs.count_found_graphs(9, states=twice) == 4
-    assert graphs.list_graphs(states=[GraphState.COMPLETED]) == graphs.list_graphs(name="x") == []
+    assert len(graphs.newest(states=twice)) == graphs.count_listed(9, states=twice) == 4
+    assert graphs.newest(states=[GraphState.COMPLETED]) == graphs.newest(name="x") == []
     assert graphs.get_graph(2**63) is graphs.find_graph("b") is graphs.find_graph("a ") is None
     gone = GraphFence(77, 1, "x")
     for asked in (lambda: graphs.load(2**63), lambda: graphs.live_graph_runs(77), lambda: graphs.cancelled(gone, [1])):
@@ -438,6 +454,56 @@ def test_a_command_is_carried_out_once_and_opens_a_graph_again(graphed: Graphed)
     assert again.execute() == ["a", "b", "z"]
     assert graphs.end_graph(again.fence, None).state is GraphState.COMPLETED
     assert told(world).count(EVENT_GRAPH_ENDED) == 2
+
+
+def test_an_approval_and_its_decision_outlive_every_workflow(world: World) -> None:
+    graphed, graphs = Graphed.made(world, [approval("ask", timeout_s=60), step("then", "ask")]), world.store.graphs
+    assert (graphed.advance().begin, graphed.step("ask").state) == ([], S.EXECUTING)
+    graphed = Graphed.claimed(world, graphed.id, NEXT)
+    again_at = graphed.advance().again_at
+    waits = graphed.step("ask")
+    assert (again_at, waits.state, waits.attempt) == (waits.not_before, S.EXECUTING, 1)
+    assert f"crawlctl graph approve {KEY} ask" in str(waits.reason)
+    assert graphed.row.waiting_for == f'step "ask": {waits.reason}'
+    yes = ApproveStep(step="ask", requested_by="ada", note="go", at=world.clock.now)
+    assert [graphs.command(graphed.id, request_id, yes.apply) for request_id in ("y", "y", "again")] == [1, 1, 0]
+    said = {"approved": True, "by": "ada", "at": world.clock.now.isoformat(), "note": "go"}
+    assert (graphed.recorded("ask"), graphed.step("ask").outcome) == (said, "approved")
+    with pytest.raises(NotInThisState, match=r"it is completed \(approved by ada: go\)"):
+        graphs.command(graphed.id, "n", ApproveStep(step="ask", approved=False).apply)
+    graphs.record_graph_stop(graphed.id, StopIntent(world.clock.now))
+    assert graphs.end_graph(graphed.fence, None).state is GraphState.CANCELLED
+    graphs.command(graphed.id, "r", RetrySteps().apply)
+    again = Graphed.claimed(world, graphed.id, NEXT)
+    assert (again.execute(), again.recorded("ask")) == (["then"], said)
+
+
+def test_an_approval_ends_with_a_stop_a_no_or_its_time(world: World) -> None:
+    graphed, graphs = Graphed.made(world, [approval("ask", timeout_s=60)]), world.store.graphs
+    graphed.advance()
+    no = ApproveStep(step="ask", approved=False, note="wrong day", at=world.clock.now)
+    assert graphs.command(graphed.id, "n", no.apply) == 1
+    refused = graphed.step("ask")
+    assert (refused.state, refused.reason) == (S.DISCARDED, "rejected by somebody: wrong day")
+    assert [error["error"] for error in refused.errors] == [refused.reason]
+    graphs.command(graphed.id, "r", RetrySteps().apply)
+    graphed.advance()
+    assert (graphed.step("ask").state, graphed.step("ask").attempt) == (S.EXECUTING, 2)
+    world.clock.now += timedelta(seconds=60)
+    graphed.advance()
+    assert (graphed.step("ask").state, graphed.step("ask").outcome) == (S.DISCARDED, "timed_out")
+    graphs.command(graphed.id, "r2", RetrySteps().apply)
+    graphed.advance()
+    graphs.record_graph_stop(graphed.id, StopIntent(world.clock.now))
+    assert (graphed.step("ask").state, graphed.step("ask").ending) == (S.CANCELLED, False)
+    assert graphs.end_graph(graphed.fence, None).state is GraphState.CANCELLED
+
+
+def test_every_kind_of_steps_is_in_the_tables() -> None:
+    assert set(STEP_RULES) == set(StepKind)
+    runs = {kind for kind, rules in STEP_RULES.items() if rules.counts_as_run}
+    assert set(RUNS) == set(RUN_STEPS) == runs
+    assert set(OFFERED) == runs | {kind for kind, rules in STEP_RULES.items() if rules.called}
 
 
 def test_steps_are_appended_and_found_by_those_that_missed_them(world: World) -> None:
@@ -784,7 +850,7 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
     for ask in (lambda: graphs.get_graph(graphed.id), graphed.advance):
         with pytest.raises(RowUnreadable, match=rf"graph graph_id {graphed.id}: options .*fail_fast of the options"):
             ask()
-    [row], [audited] = graphs.list_graphs(), world.store.audits.open_graphs()
+    [row], [audited] = graphs.newest(), world.store.audits.open_graphs()
     assert "fail_fast of the options" in (row.unreadable or "")
     assert audited.unreadable == row.unreadable
     world.write("UPDATE graph SET options = '{}'")

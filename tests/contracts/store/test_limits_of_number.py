@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import QuotaReached, TooManyOpen
-from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.graphs.domain.engine import Graph
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import NEW, Managed
 from tests.contracts.store.world import Clock, World
@@ -49,11 +49,11 @@ def _graph(world: World, n: int) -> object:
 
 
 def _schedule(world: World, n: int) -> object:
-    return world.store.schedules.put_schedule(f"s{n}", TARGET, "ann")
+    return world.store.schedules.put(f"s{n}", TARGET, "ann")
 
 
 def _webhook(world: World, n: int) -> object:
-    return world.store.webhooks.put_webhook(f"w{n}", HOOK, "ann")
+    return world.store.webhooks.put(f"w{n}", HOOK, "ann")
 
 
 def _end_manager(world: World) -> None:
@@ -73,8 +73,8 @@ Make, End = Callable[[World, int], object], Callable[[World], object]
 KINDS: dict[str, tuple[Make, End]] = {
     "manager": (_manager, _end_manager),
     "graph": (_graph, _end_graph),
-    "schedule": (_schedule, lambda world: world.store.schedules.delete_schedule("s0")),
-    "webhook": (_webhook, lambda world: world.store.webhooks.delete_webhook("w0")),
+    "schedule": (_schedule, lambda world: world.store.schedules.delete("s0")),
+    "webhook": (_webhook, lambda world: world.store.webhooks.delete("w0")),
 }
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.due_ids import due_request_id
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
-from crawler_lifecycle.domain.schedules.definition import due_request_id
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.ports.runs import BriefRun, Fence, RecentRun, RunRow
 from crawler_lifecycle.store.base import search

@@ -22,7 +22,10 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     RunNotFound,
 )
-from crawler_lifecycle.domain.managers.manager import (
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
+from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.managers.domain.manager import (
     OUTPUT_BYTES,
     Added,
     Decision,
@@ -33,10 +36,7 @@ from crawler_lifecycle.domain.managers.manager import (
     Picked,
     SourceItem,
 )
-from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
-from crawler_lifecycle.domain.projects import limited
-from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.managers import HEARD_S, PLAN_READING, ManagerFence, PlanRow
+from crawler_lifecycle.features.managers.ports import HEARD_S, PLAN_READING, ManagerFence, PlanRow
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.base import search
 from tests.contracts.store.graphing import Graphed, step
@@ -64,9 +64,9 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
         managers.reserve_manager(replace(NEW, options={}))
     other, new = managers.reserve_manager(replace(NEW, flow_id="flow-2"))
     assert new
-    assert [one.manager_id for one in managers.list_managers()] == [other.manager_id, row.manager_id]
-    assert managers.list_managers(other.manager_id, status=["INITIALIZING"], name=NAME) == [row]
-    assert managers.list_managers(status=["FAILED"]) == managers.list_managers(name="x") == []
+    assert [one.manager_id for one in managers.newest()] == [other.manager_id, row.manager_id]
+    assert managers.newest(other.manager_id, states=["INITIALIZING"], name=NAME) == [row]
+    assert managers.newest(states=["FAILED"]) == managers.newest(name="x") == []
     assert managers.get_manager(2**63) is None
     assert managers.find_manager(None, "flow-2") == other
     assert managers.find_manager(NAME, "x") is managers.find_manager(None, "x") is None
@@ -76,7 +76,7 @@ def test_managers_are_found_by_a_text_put_in_order_and_counted(world: World, mon
     managers = world.store.managers
 
     def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[int]:
-        return [row.manager_id for row in managers.search_managers(text, sort, **wanted)[0]]
+        return [row.manager_id for row in managers.search(text, sort, **wanted)[0]]
 
     first, second, third = (
         managers.reserve_manager(
@@ -92,21 +92,21 @@ def test_managers_are_found_by_a_text_put_in_order_and_counted(world: World, mon
         **{"%": every, "_": [], "\\": [], '"': [], "argv": [], NEW.plan.upper(): every},
     }.items():
         assert found(text) == ids, text
-    assert found("shop", status=["INITIALIZING"], limit=1) == [third]
+    assert found("shop", states=["INITIALIZING"], limit=1) == [third]
     for sort, ids in {
         **{"name": [third, second, first], "-name": [first, second, third], "-wait": [second, third, first]},
         **{"outcome": [third, second, first], "-flow_id": [third, second, first], "live": [third, second, first]},
     }.items():
         assert found(None, sort) == ids, sort
     assert found("shop", "name", offset=1, limit=1) == [second]
-    assert [managers.count_found_managers(most) for most in (2, 9)] == [2, 3]
-    assert managers.count_found_managers(9, status=["FAILED", "INITIALIZING"]) == 2
+    assert [managers.count_listed(most) for most in (2, 9)] == [2, 3]
+    assert managers.count_listed(9, states=["FAILED", "INITIALIZING"]) == 2
     monkeypatch.setattr(search, "WINDOW", 1)
     assert (found("ALPH"), found("shop"), found(str(first))) == ([second], [third], [first])
-    rows, reach = managers.search_managers("x")
+    rows, reach = managers.search("x")
     assert (rows, reach.whole, reach.left) == ([], False, ["arguments", "classes", "flows", "tags"])
     with limited("default"):  # names have no index of one project
-        assert managers.search_managers("ALPH")[1].left[-1] == "names"
+        assert managers.search("ALPH")[1].left[-1] == "names"
     assert found("a", "name") == [third]
 
 
@@ -684,7 +684,7 @@ def test_a_job_has_ended_with_its_run_when_its_manager_has(managed: Managed, lea
         world.finish(second)
     told = [(one.run_id, one.outcome) for one in managed.jobs(JobState.ENDED)]
     assert told == [(first.run_id, "failed"), (second.run_id, "finished")]
-    assert managers.list_managers()[0].counts.by_state == managed.row.counts.by_state
+    assert managers.newest()[0].counts.by_state == managed.row.counts.by_state
     managed.check_counters()
     again = Managed.claimed(world, managed.id, NEXT)
     again.check_counters()
@@ -881,8 +881,8 @@ def test_the_end_of_what_a_class_or_a_function_printed_is_kept(world: World) -> 
     managers, graphs = world.store.managers, world.store.graphs
     of_manager, of_graph = Managed.begun(world).id, Graphed.made(world, [step("a")]).id
     for keep, output, id in (
-        (managers.keep_output, managers.manager_output, of_manager),
-        (graphs.keep_graph_output, graphs.graph_output, of_graph),
+        (managers.keep_output, managers.output, of_manager),
+        (graphs.keep_output, graphs.output, of_graph),
     ):
         assert output(id) == ""
         keep(id, "first\n")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
-from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.notes import LOGIN, SETTINGS
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import World
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.runs import Fence
 from tests.contracts.store.world import OWNER, World, request, seen
 
@@ -99,15 +100,38 @@ def test_a_run_tells_owner_state_and_last_look(world: World) -> None:
     stopping = world.deployed("stopping")
     world.store.stops.record_stop(stopping.run_id, world.stop(), "s1")
 
-    asked = [running.run_id, ended.run_id, reserved.run_id, young.run_id, stopping.run_id, 999_999]
-    found = {t.run_id: t for t in world.store.wake_ups.wake_targets(asked)}
-    assert sorted(found) == sorted(asked[:-1])
-    assert [found[r].workflow_id for r in asked[:-1]] == [OWNER.workflow_id] * 2 + [None] + [OWNER.workflow_id] * 2
-    assert [found[r].ended for r in asked[:-1]] == [False, True, False, False, False]
-    assert found[running.run_id].verified_at == looked_at
-    assert found[ended.run_id].verified_at == looked_at + timedelta(seconds=60)
-    assert found[young.run_id].verified_at is None
+    asked = [running.run_id, ended.run_id, reserved.run_id, young.run_id, stopping.run_id]
+    targets = [world.store.wake_ups.wake_target(run_id) for run_id in asked]
+    found = [target for target in targets if target is not None]
+    assert [one.run.run_id for one in found] == asked
+    assert [one.workflow_id for one in found] == [OWNER.workflow_id] * 2 + [None] + [OWNER.workflow_id] * 2
+    assert [one.ended for one in found] == [False, True, False, False, False]
+    assert [one.verified_at for one in found] == [looked_at, looked_at + timedelta(seconds=60), None, None, None]
+    assert world.store.wake_ups.wake_target(999_999) is None
     world.clock.forward(-66)  # the last look was by a clock that is 6 s ahead: what it saw is unknown
-    assert [found.verified_at for found in world.store.wake_ups.wake_targets([running.run_id])] == [None]
-    world.clock.forward(66)
-    assert world.store.wake_ups.wake_targets([]) == []
+    [state] = [world.store.wake_ups.wake_target(running.run_id)]
+    assert state is not None
+    assert state.verified_at is None
+
+
+def test_looks_without_the_workflow_keep_its_interval(world: World) -> None:
+    """While nobody orders looks, the run is due again after each of them, and nobody is told that it is overdue."""
+    fence = executing(world, "r1")
+    store, minute = world.store, timedelta(minutes=1)
+
+    def unverified() -> list[int]:
+        return [one.run.run_id for one in store.wake_ups.unverified(world.clock.now)]
+
+    world.clock.forward(59)
+    assert unverified() == []
+    for _ in range(3):
+        world.clock.forward(1.001)
+        assert unverified() == [fence.run_id]
+        tasks = store.looks.found_state(fence)
+        seen_now = [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid) for task in tasks.tasks]
+        store.looks.record_at_once(fence, Look(world.clock.now, 0.1, seen_now), [], "look", tasks, None)
+        assert unverified() == []
+        world.clock.forward(minute.total_seconds() - 1)
+        assert unverified() == []
+        assert store.overdue.overdue_looks(overdue_before(world.clock.now)).count == 0
+    assert found(world) == [fence.run_id], "the search for lost workflows still sees that its workflow is late"

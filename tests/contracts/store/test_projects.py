@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RunNotFound
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports.graphs import NewGraph
-from crawler_lifecycle.ports.managers import NewManager
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.ports import NewGraph
+from crawler_lifecycle.features.managers.ports import NewManager
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.managing import Managed, page
 from tests.contracts.store.world import START, World, request
 
@@ -43,9 +43,9 @@ def filled(world: World) -> Filled:
     run, _ = store.initiation.reserve_run(request(**A), "x")
     manager, _ = store.managers.reserve_manager(NewManager("x", "x", "x:X", **A))  # type: ignore[arg-type]
     graph, _ = store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1, **A))  # type: ignore[arg-type]
-    store.schedules.put_schedule("x", SCHEDULE, None, "a")
+    store.schedules.put("x", SCHEDULE, None, "a")
     store.schedules.ask_due("x", [START], "ann", "why", request_key="k")
-    store.webhooks.put_webhook("x", HOOK.document(), None, "a")
+    store.webhooks.put("x", HOOK.document(), None, "a")
     spec = GraphSpec([StepSpec("one", StepKind.CRAWL, {"crawler": "services"})])
     [page] = encode_pages(spec)
     row, _ = store.graphs.reserve_graph(NewGraph("executing", fingerprint(spec), 1, **A))  # type: ignore[arg-type]
@@ -69,23 +69,23 @@ READS: dict[str, Callable[[Filled], Any]] = {
     "recorded_tasks": lambda a: a.store.tasks.recorded_tasks([(a.run, 0, 1)]),
     "get_manager": lambda a: a.store.managers.get_manager(a.manager),
     "find_manager": lambda a: a.store.managers.find_manager(None, "x"),
-    "list_managers": lambda a: a.store.managers.list_managers(),
-    "search_managers": lambda a: a.store.managers.search_managers("x", "name")[0],
-    "count_found_managers": lambda a: a.store.managers.count_found_managers(9),
+    "newest managers": lambda a: a.store.managers.newest(),
+    "search managers": lambda a: a.store.managers.search("x", "name")[0],
+    "count_listed managers": lambda a: a.store.managers.count_listed(9),
     "live_managers": lambda a: a.store.managers.live_managers().by_status,
     "get_graph": lambda a: a.store.graphs.get_graph(a.graph),
     "find_graph": lambda a: a.store.graphs.find_graph("x"),
-    "list_graphs": lambda a: a.store.graphs.list_graphs(states=["draft"]),  # type: ignore[list-item]
-    "search_graphs": lambda a: a.store.graphs.search_graphs("x", states=["draft"])[0],  # type: ignore[list-item]
-    "count_found_graphs": lambda a: a.store.graphs.count_found_graphs(9),
+    "newest graphs": lambda a: a.store.graphs.newest(states=["draft"]),
+    "search graphs": lambda a: a.store.graphs.search("x", states=["draft"])[0],
+    "count_listed graphs": lambda a: a.store.graphs.count_listed(9),
     "count_graphs": lambda a: a.store.graphs.count_graphs(),
-    "get_schedule": lambda a: a.store.schedules.get_schedule("x"),
+    "get schedule": lambda a: a.store.schedules.get("x"),
     "asked_due": lambda a: a.store.schedules.asked_due("x", "k"),
     "latest_due": lambda a: a.store.schedules.latest_due(),
-    "list_schedules": lambda a: a.store.schedules.list_schedules(),
+    "page of schedules": lambda a: a.store.schedules.page(),
     "count_schedules": lambda a: a.store.schedules.count_schedules(START).active,
-    "get_webhook": lambda a: a.store.webhooks.get_webhook("x"),
-    "list_webhooks": lambda a: a.store.webhooks.list_webhooks(),
+    "get webhook": lambda a: a.store.webhooks.get("x"),
+    "page of webhooks": lambda a: a.store.webhooks.page(),
 }
 WRITES: dict[str, Callable[[Filled], Any]] = {
     "record_stop": lambda a: a.store.stops.record_stop(a.run, STOP, "s"),
@@ -95,9 +95,9 @@ WRITES: dict[str, Callable[[Filled], Any]] = {
     "record_manager_stop": lambda a: a.store.managers.record_manager_stop(a.manager, STOP),
     "add_graph_page": lambda a: a.store.graphs.add_graph_page(a.graph, 0, b'{"steps":[]}'),
     "record_graph_stop": lambda a: a.store.graphs.record_graph_stop(a.graph, STOP),
-    "pause_schedule": lambda a: a.store.schedules.pause_schedule("x", "why"),
+    "pause_schedule": lambda a: a.store.schedules.pause("x", "why"),
     "ask_due": lambda a: a.store.schedules.ask_due("x", [START], "b", "why"),
-    "pause_webhook": lambda a: a.store.webhooks.pause_webhook("x", "why"),
+    "pause_webhook": lambda a: a.store.webhooks.pause("x", "why"),
     "test_webhook": lambda a: a.store.webhooks.test_webhook("x", "b"),
 }
 
@@ -120,8 +120,8 @@ def test_nothing_of_another_project_is_written(world: World, name: str) -> None:
     with limited("b"), pytest.raises(RunNotFound):
         WRITES[name](there)
     with limited("b"):
-        assert not store.schedules.delete_schedule("x")
-        assert not store.webhooks.delete_webhook("x")
+        assert not store.schedules.delete("x")
+        assert not store.webhooks.delete("x")
     assert store.events.last_event_seq() == before
 
 
@@ -132,17 +132,17 @@ def test_a_name_of_another_project_is_taken(world: World) -> None:
         lambda: store.initiation.create_run(request(project="b"), "x", Owner("w", "c")),
         lambda: store.managers.reserve_manager(NewManager("x", "x", "x:X")),
         lambda: store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1)),
-        lambda: store.schedules.put_schedule("x", SCHEDULE, None),
-        lambda: store.webhooks.put_webhook("x", HOOK.document(), None),
+        lambda: store.schedules.put("x", SCHEDULE, None),
+        lambda: store.webhooks.put("x", HOOK.document(), None),
     )
     for clash in clashes:
         with limited("b"), pytest.raises(DuplicateRequest, match=r"is already taken; choose another one$"):
             clash()
     # A caller of all projects finds what is there, wherever it is.
     assert store.managers.reserve_manager(NewManager("x", "x", "x:X"))[0].project == "a"
-    assert store.schedules.put_schedule("x", {**SCHEDULE, "every_s": 90}, None)[0].project == "a"
+    assert store.schedules.put("x", {**SCHEDULE, "every_s": 90}, None)[0].project == "a"
     with pytest.raises(DuplicateRequest, match="already taken in project 'a'"):
-        store.schedules.put_schedule("x", SCHEDULE, None, "b")
+        store.schedules.put("x", SCHEDULE, None, "b")
     with limited("b"), pytest.raises(InvalidRequest, match="project: 'a' is not allowed; this token is of project 'b'"):
         store.initiation.reserve_run(request(**A), "new")
 
@@ -152,21 +152,19 @@ def test_everybody_who_has_something_is_a_project(world: World) -> None:
     store = filled(world).store
     for n, project in enumerate(("b", "default", "b")):
         store.initiation.reserve_run(request(project=project), f"r{n}")
-    store.webhooks.put_webhook("all", HOOK.document(), None)
+    store.webhooks.put("all", HOOK.document(), None)
     assert store.health.projects() == {"a", "b", "default", "*"}
 
 
 def test_a_webhook_gets_the_events_of_its_project(world: World) -> None:
     store = world.store
     whose = {"a": "a", "b": "b", "all": None}
-    rows = {
-        name: store.webhooks.put_webhook(name, HOOK.document(), None, project)[0] for name, project in whose.items()
-    }
+    rows = {name: store.webhooks.put(name, HOOK.document(), None, project)[0] for name, project in whose.items()}
     for row in rows.values():
         store.webhooks.follow_webhook(row.name, "f")
     store.initiation.reserve_run(request(**A), "x")
-    store.webhooks.pause_webhook("b", "why")
-    store.webhooks.pause_webhook("b", None)
+    store.webhooks.pause("b", "why")
+    store.webhooks.pause("b", None)
 
     def gets(name: str) -> list[Any]:
         found = store.webhooks.waiting_events(rows[name].webhook_id, "f", HOOK, 0, 100).events

@@ -27,14 +27,15 @@ from crawler_lifecycle.domain.names import (
 )
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays, pruned_through
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
-from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.features.schedules.domain.definition import TargetKind
+from crawler_lifecycle.features.schedules.ports import TargetRef
+from crawler_lifecycle.features.webhooks.ports import Tried
 from crawler_lifecycle.ports.looks import Correction, Details
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.ports.schedules import TargetRef
-from crawler_lifecycle.ports.webhooks import Tried
-from crawler_lifecycle.store import Pruner, Store, open_pruner
 from crawler_lifecycle.store.retention import pruning as adapter
+from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World, good_end, seen
 from tests.support.examples import examples
@@ -505,7 +506,7 @@ def _check_prune(store: Store, pruner: Pruner, world: World) -> None:
 def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner: Pruner) -> None:
     """A webhook has no end; what it was told goes with the event, also what never got through."""
     fence = ended(world, pushed=None)
-    hook, _ = store.webhooks.put_webhook("shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None)
+    hook, _ = store.webhooks.put("shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None)
     store.webhooks.follow_webhook("shop", "f")
     test = store.webhooks.test_webhook("shop", "ann")
     changed = [e.seq for e in store.events.events_after(0, 1000, fence.run_id) if e.type in NEWS]
@@ -521,7 +522,7 @@ def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner
 
 def test_old_due_times_go_and_what_they_began_is_found_again(world: World, store: Store, pruner: Pruner) -> None:
     s, definition = store.schedules, {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue"}
-    row, _ = s.put_schedule("nightly", definition, "ann")
+    row, _ = s.put("nightly", definition, "ann")
     start = world.clock.now.replace(second=0, microsecond=0)
     fence = world.executing("begun")
     for minute in (1, 2, 3):

@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.graph.pages import encode_pages
-from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState
-from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, EVENT_MANAGER_ENDED, graph_subject, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState
+from crawler_lifecycle.features.managers.domain.manager import JobState
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import Pruner
+from crawler_lifecycle.store.retention.pruning import Pruner
 from tests.contracts.store import graphing
 from tests.contracts.store.graphing import KEY, Graphed, announced, chain, group, step
 from tests.contracts.store.managing import NEXT, Managed, job, page
@@ -117,7 +117,7 @@ def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) 
     live = Graphed.made(world, chain(2), "live")
     live.execute()
     graphed.execute(result=b"{}")
-    graphs.keep_graph_output(graphed.id, "some")
+    graphs.keep_output(graphed.id, "some")
     world.clock.forward(100 * 86_400)
     assert prune(pruner, world) == {}, "it is live"
     ended = graphs.end_graph(graphed.fence, "done")

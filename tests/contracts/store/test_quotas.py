@@ -16,8 +16,8 @@ from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.quotas import KINDS
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import open_store
 from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.world import OWNER, Clock, World, request
 
 #: For each kind: the holder of the quota, and another one.

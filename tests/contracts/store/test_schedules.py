@@ -10,10 +10,10 @@ import pytest
 
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, TargetKind
-from crawler_lifecycle.ports.schedules import DueRow, Noted, ScheduleRow, TargetRef
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec, TargetKind
+from crawler_lifecycle.features.schedules.ports import DueRow, Noted, ScheduleRow, TargetRef
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.world import Clock, World
 
 RUN: dict[str, Any] = {"crawler": "services"}
@@ -21,12 +21,12 @@ RUN: dict[str, Any] = {"crawler": "services"}
 
 def made(store: Store, name: str = "nightly", **fields: Any) -> ScheduleRow:
     spec = ScheduleSpec(run=RUN, **{"every_s": 60, **fields})
-    return store.schedules.put_schedule(name, spec.document(), "ann")[0]
+    return store.schedules.put(name, spec.document(), "ann")[0]
 
 
 def due(store: Store, at: datetime, name: str = "nightly") -> DueRow:
     """Decide, as for a trigger in Temporal: also at times that are not due."""
-    row = store.schedules.get_schedule(name)
+    row = store.schedules.get(name)
     line = store.schedules.decide_due(name, at, row.revision if row is not None else None)
     assert line is not None
     return line
@@ -36,21 +36,21 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, cloc
     s = store.schedules
     row = made(store)
     assert (row.revision, row.checked_until, row.requested_by) == (1, clock.now, "ann")
-    assert s.put_schedule("nightly", row.definition, "bob") == (row, False), "the same again changes nothing"
+    assert s.put("nightly", row.definition, "bob") == (row, False), "the same again changes nothing"
     clock.forward(60)
     assert made(store, every_s=120).revision == 2
-    assert ScheduleSpec.read(s.get_schedule("nightly").definition).every_s == 120  # type: ignore[union-attr]
-    assert [one.name for one in s.list_schedules()] == ["nightly"]
+    assert ScheduleSpec.read(s.get("nightly").definition).every_s == 120  # type: ignore[union-attr]
+    assert [one.name for one in s.page()] == ["nightly"]
     line = due(store, clock.now)
-    assert s.delete_schedule("nightly")
-    assert not s.delete_schedule("nightly")
-    assert s.list_schedules() == []
+    assert s.delete("nightly")
+    assert not s.delete("nightly")
+    assert s.page() == []
     assert s.decide_due("nightly", clock.now + timedelta(seconds=9)) is None
     again = made(store, every_s=120)
     assert (again.schedule_id, again.revision, again.checked_until) == (row.schedule_id, 3, clock.now)
     assert due(store, clock.now) == line, "a due time of before has its line already"
     with pytest.raises(RunNotFound, match="crawlctl schedule list"):
-        s.pause_schedule("weekly", "why not")
+        s.pause("weekly", "why not")
 
 
 def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_anew(store: Store, clock: Clock) -> None:
@@ -62,7 +62,7 @@ def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_ane
     clock.forward(9)
     [asked] = s.ask_due("nightly", [clock.now], "ann", "triggered by ann")
     assert {one.decision for one in (waits, begins, asked)} == {Decision.QUEUED}
-    s.delete_schedule("nightly")
+    s.delete("nightly")
     again = made(store, overlap=Overlap.QUEUE, every_s=120)
     assert (s.get_due(waits.due_id).decision, s.get_due(asked.due_id).decision) == ("failed", "queued")
     assert s.get_due(asked.due_id).after_id == first.due_id, "it still waits for its verdict"
@@ -156,7 +156,7 @@ def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: Store
     missed = due(store, late)
     assert (missed.decision, missed.lateness_ms) == (Decision.MISSED, 601_000)
     assert due(store, late + timedelta(seconds=1)).decision is Decision.STARTED
-    s.pause_schedule("nightly", "a migration")
+    s.pause("nightly", "a migration")
     paused = due(store, clock.now)
     assert (paused.decision, paused.reason) == (Decision.PAUSED, "a migration")
     asked = s.ask_due("nightly", [paused.due_at, late], "ann", "asked for by ann")
@@ -189,13 +189,13 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     times = [start + timedelta(seconds=60 * n) for n in range(1, 7)]
     clock.forward(400)
     fired = due(store, times[0])
-    s.pause_schedule("nightly", "paused by ann", times[2])
+    s.pause("nightly", "paused by ann", times[2])
     assert s.note_due(row.schedule_id, times[4]) == Noted(missed=1, paused=3)
     assert s.note_due(row.schedule_id, times[4]) == Noted(), "each once"
-    s.pause_schedule("nightly", None)
+    s.pause("nightly", None)
     lines = {line.due_at: line.decision for line in s.list_due(row.schedule_id)}
     assert lines == dict(zip(times, [fired.decision, Decision.MISSED, *[Decision.PAUSED] * 4], strict=True))
-    now = s.get_schedule("nightly")
+    now = s.get("nightly")
     assert now.checked_until == clock.now, "a pause ends when all it held back is on record"
     assert s.list_due(row.schedule_id, decision=Decision.PAUSED, limit=2)[0].due_at == times[5]
     assert due(store, times[1]).decision is Decision.SKIPPED_OVERLAP, "Temporal fired after all, behind the first"
@@ -220,7 +220,7 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
     assert s.decide_due("nightly", times[2]) is None, "whoever starts the workflow by hand"
     assert s.decide_due("nightly", start + timedelta(days=400), changed.revision) is None, "far ahead"
     clock.forward(3600)
-    assert s.delete_schedule("nightly")
+    assert s.delete("nightly")
     assert s.list_due(row.schedule_id)[0].due_at == start + timedelta(hours=1)
 
 
@@ -236,14 +236,14 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
     line = due(store, clock.now)
     assert line.decision is Decision.PAUSED
     assert "the last 2 targets failed" in str(line.reason)
-    row = s.get_schedule("nightly")
+    row = s.get("nightly")
     assert row.paused_at == clock.now
     assert row.pause_reason == line.reason
-    assert s.pause_schedule("nightly", None).paused_at is None
+    assert s.pause("nightly", None).paused_at is None
     clock.forward(60)
     assert due(store, clock.now).decision is Decision.STARTED
     s.told_schedule(row.schedule_id, row.revision, trouble="it was deleted there", ended_at=clock.now)
-    row = s.get_schedule("nightly")
+    row = s.get("nightly")
     assert row.told == row.revision
     assert row.ended_at == clock.now
 
@@ -294,7 +294,7 @@ def test_what_came_to_nothing_is_told(store: Store, clock: Clock) -> None:
     s.due_failed(first.due_id, "again")
     clock.forward(700)
     due(store, start + timedelta(seconds=100))
-    s.pause_schedule("nightly", "a migration")
+    s.pause("nightly", "a migration")
     due(store, clock.now)
     events = store.events.events_after(0)
     assert [(event.type, event.body["decision"], event.body["count"]) for event in events] == [

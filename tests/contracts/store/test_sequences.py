@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus, task_may_become
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.world import Clock, World, bad_end, good_end, seen
 from tests.support.databases import make_tables
 from tests.support.examples import examples

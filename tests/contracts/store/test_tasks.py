@@ -9,12 +9,12 @@ from itertools import product
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
 from crawler_lifecycle.ports.runs import Deployed
+from crawler_lifecycle.runner.reported import STATISTICS_MAX
 from crawler_lifecycle.store.columns import TEXT_MAX, compressed
 from tests.contracts.store.world import START, World, bad_end, good_end, seen
 
@@ -439,7 +439,7 @@ def test_statistics_of_many_tasks_stay_within_their_bounds(world: World, monkeyp
     world.store.looks.apply_details(fence)
     found = world.store.tasks.statistics(fence.run_id)
     assert found["all"] == 10
-    assert len(json.dumps(found)) <= bounds.STATISTICS_MAX
+    assert len(json.dumps(found)) <= STATISTICS_MAX
 
 
 def test_details_wait_for_findings_and_the_other_way_round(world: World) -> None:

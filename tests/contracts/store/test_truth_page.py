@@ -10,7 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.world import START, World, seen
 
 PAGE = (Path(__file__).parents[3] / "docs" / "truth.md").read_text()

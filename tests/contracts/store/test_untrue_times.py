@@ -13,10 +13,10 @@ from sqlalchemy import update
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Committed, CorrectionRow, Look, TaskFinding
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import open_store
 from crawler_lifecycle.store.base import unit
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.unit import Unit
+from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.world import START, Clock, World, seen
 
 KILLED = End(exit_code=137, signal=9, reason="Error")

@@ -10,12 +10,12 @@ from sqlalchemy import delete, update
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.ports import Tried, WebhookRow
+from crawler_lifecycle.features.webhooks.store import webhook
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.ports.webhooks import Tried, WebhookRow
-from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.base.outbox import outbox_counter, outbox_event
-from crawler_lifecycle.store.webhooks import webhook
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import Managed
 from tests.contracts.store.world import Clock, World
@@ -26,7 +26,7 @@ def spec(**fields: Any) -> WebhookSpec:
 
 
 def made(store: Store, name: str = "shop", **fields: Any) -> WebhookRow:
-    store.webhooks.put_webhook(name, spec(**fields).document(), "ann")
+    store.webhooks.put(name, spec(**fields).document(), "ann")
     return followed(store, name)
 
 
@@ -67,21 +67,21 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, cloc
     w = store.webhooks
     row = made(store)
     assert (row.revision, row.requested_by, row.through_seq) == (1, "ann", 0)
-    assert w.put_webhook("shop", row.definition, "bob")[1] is False, "the same again changes nothing"
+    assert w.put("shop", row.definition, "bob")[1] is False, "the same again changes nothing"
     clock.forward(60)
-    changed, fresh = w.put_webhook("shop", spec(events=["run.ended"]).document(), "bob")
+    changed, fresh = w.put("shop", spec(events=["run.ended"]).document(), "bob")
     assert (changed.revision, changed.webhook_id, fresh) == (2, row.webhook_id, True)
-    assert [one.name for one in w.list_webhooks()] == ["shop"]
-    assert w.delete_webhook("shop")
-    assert not w.delete_webhook("shop")
-    assert (w.list_webhooks(), w.follow_webhook("shop", "f2")) == ([], None)
+    assert [one.name for one in w.page()] == ["shop"]
+    assert w.delete("shop")
+    assert not w.delete("shop")
+    assert (w.page(), w.follow_webhook("shop", "f2")) == ([], None)
     World(store, clock).deployed()
     again = made(store)
     assert (again.webhook_id, again.revision) == (row.webhook_id, 3)
     assert again.webhook_uid != row.webhook_uid
     assert again.through_seq == store.events.last_event_seq(), "it is told what happens from now on"
     with pytest.raises(RunNotFound, match="crawlctl webhook list"):
-        w.pause_webhook("other", "why not")
+        w.pause("other", "why not")
 
 
 def test_events_come_in_pages_until_each_is_delivered(store: Store, clock: Clock) -> None:
@@ -141,7 +141,7 @@ def test_who_lost_it_writes_nothing_more(store: Store, clock: Clock) -> None:
         with pytest.raises(Fenced):
             act()
     assert store.webhooks.list_webhook_deliveries(row.webhook_id) == []
-    store.webhooks.delete_webhook("shop")
+    store.webhooks.delete("shop")
     with pytest.raises(Fenced):
         store.webhooks.note_tries(row.webhook_id, "f2", [Tried(seq)], seq, settled=True)
 
@@ -151,19 +151,19 @@ def test_a_pause_is_told_and_a_skip_leaves_out(store: Store, clock: Clock) -> No
     fence = World(store, clock).deployed()
     told(store, fence, 3)
     store.webhooks.note_tries(row.webhook_id, "f1", [Tried(1, "down")], 0, settled=False)
-    assert [one.state for one in store.webhooks.list_webhooks()] == ["failing"]
-    paused = store.webhooks.pause_webhook("shop", "nothing gets through")
+    assert [one.state for one in store.webhooks.page()] == ["failing"]
+    paused = store.webhooks.pause("shop", "nothing gets through")
     assert store.webhooks.waiting_events(row.webhook_id, "f1", spec(), 0, 100).paused
     [event] = [one for one in store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED]
     assert (event.subject, event.body["name"]) == (f"webhooks/{row.webhook_id}", "shop")
     assert (event.body["reason"], event.body["failing_since"]) == ("nothing gets through", clock.now.isoformat())
-    assert store.webhooks.pause_webhook("shop", "again") == paused, "once"
-    assert [one.state for one in store.webhooks.list_webhooks()] == ["paused"]
-    on = store.webhooks.pause_webhook("shop", None)
+    assert store.webhooks.pause("shop", "again") == paused, "once"
+    assert [one.state for one in store.webhooks.page()] == ["paused"]
+    on = store.webhooks.pause("shop", None)
     assert (on.paused_at, on.failing_since, on.through_seq) == (None, None, 0)
     assert waiting(store, on), "what happened meanwhile is told"
     assert on.state == "active"
-    skipped = store.webhooks.pause_webhook("shop", None, skip=True)
+    skipped = store.webhooks.pause("shop", None, skip=True)
     with pytest.raises(Fenced):
         waiting(store, skipped)
     assert waiting(store, followed(store)) == []
@@ -174,11 +174,11 @@ def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Cloc
     seqs = told(store, World(store, clock).deployed(), 3)
     note, id = store.webhooks.note_tries, row.webhook_id
     note(id, "f1", [*(Tried(n) for n in range(1, seqs[0])), Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
-    store.webhooks.pause_webhook("shop", "not for a day")
+    store.webhooks.pause("shop", "not for a day")
     with pytest.raises(InvalidRequest, match="--status failed lists the events"):
-        store.webhooks.pause_webhook("shop", None, skip_seq=seqs[1])
-    assert store.webhooks.list_webhooks()[0].state == "paused"
-    on = store.webhooks.pause_webhook("shop", None, skip_seq=seqs[0])
+        store.webhooks.pause("shop", None, skip_seq=seqs[1])
+    assert store.webhooks.page()[0].state == "paused"
+    on = store.webhooks.pause("shop", None, skip_seq=seqs[0])
     assert (on.state, on.through_seq) == ("active", seqs[0] - 1)
     with pytest.raises(Fenced):  # whoever has it under way
         note(id, "f1", [Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
@@ -189,7 +189,7 @@ def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Cloc
 
 def test_a_change_is_for_the_next_one_that_delivers(store: Store) -> None:
     row = made(store)
-    store.webhooks.put_webhook("shop", spec(events=["run.ended"]).document(), "ann")
+    store.webhooks.put("shop", spec(events=["run.ended"]).document(), "ann")
     with pytest.raises(Fenced):
         waiting(store, row)
 

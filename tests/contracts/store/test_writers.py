@@ -17,7 +17,6 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from crawler_lifecycle.domain.audits.audit import ClusterTask
-from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -30,9 +29,9 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.looks import Correction, Details, Look
+from crawler_lifecycle.ports.looks import Details, Look
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, request, seen
 from tests.support.store_ports import methods
 
@@ -48,6 +47,9 @@ FENCED: dict[str, Call] = {
     "mark_started": lambda s, f: s.deployment.mark_started(f, START),
     "found_state": lambda s, f: s.looks.found_state(f),
     "record_look": lambda s, f: s.looks.record_look(f, Look(START, 0.1, []), [], START, "look"),
+    "record_at_once": lambda s, f: s.looks.record_at_once(
+        f, Look(START, 0.1, []), [], "wake", s.looks.found_state(f), None
+    ),
     "record_look_error": lambda s, f: s.looks.record_look_error(f, "x"),
     "staged": lambda s, f: s.looks.staged(f),
     "save_details": lambda s, f: s.looks.save_details(f, [Details(1, "log")]),
@@ -65,9 +67,6 @@ FENCED: dict[str, Call] = {
     "append_event": lambda s, f: s.events.append_event(f, "run.ended", "key", {}),
     "begin_export": lambda s, f: s.exports.begin_export(f),
     "record_export": lambda s, f: s.exports.record_export(f, "done", None, None),
-    "record_corrections": lambda s, f: s.corrections.record_corrections(
-        f.run_id, [Correction(CorrectionKind.REPAIR, "QUEUED", "LOST")], fence=f
-    ),
 }
 
 

@@ -15,7 +15,8 @@ from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopI
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunRow
-from crawler_lifecycle.store import Store, open_store, sqlite_file
+from crawler_lifecycle.store.diagnosis import sqlite_file
+from crawler_lifecycle.store.store import Store, open_store
 from tests.support.databases import make_tables
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 
 RANK = (StepState.COMPLETED, StepState.CANCELLED, StepState.DISCARDED)
 WAITS = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE)
@@ -139,7 +139,7 @@ class Model:
         for node in self.units():
             mine = paths is None or any(f"{node.path}/".startswith(f"{path}/") for path in paths)
             if mine and not node.state.final:
-                node.ending = node.state is S.EXECUTING
+                node.ending = node.state is S.EXECUTING and node.spec.kind is not StepKind.APPROVAL
                 node.state, node.outcome = S.CANCELLED, "cancelled"
                 count += node.spec.kind is not StepKind.GRAPH
         self.settle()

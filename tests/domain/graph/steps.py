@@ -6,8 +6,15 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState, StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.domain.engine import Graph, StepEnd
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphSpec,
+    GraphState,
+    StepKind,
+    StepSpec,
+    StepState,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -19,6 +26,10 @@ def step(path: str, *deps: str, **more: Any) -> StepSpec:
 
 def crawl(path: str, *deps: str, **more: Any) -> StepSpec:
     return StepSpec(path, StepKind.CRAWL, {"crawler": "books"}, deps=deps, **more)
+
+
+def approval(path: str, *deps: str, **job: Any) -> StepSpec:
+    return StepSpec(path, StepKind.APPROVAL, job, deps=deps)
 
 
 def group(path: str, *deps: str, **more: Any) -> StepSpec:
@@ -56,13 +67,14 @@ def run(of: Graph, discarded: Collection[str] = (), cancelled: Collection[str] =
     ends = {**dict.fromkeys(discarded, StepState.DISCARDED), **dict.fromkeys(cancelled, StepState.CANCELLED)}
     while of.state is GraphState.EXECUTING and len(order) < most:
         picked = of.pick(NOW, batches=500, begin=500)
-        if not picked.batches and not picked.begin:
+        asked = [one.path for one in of.steps if one.kind is StepKind.APPROVAL and one.state is StepState.EXECUTING]
+        if not (picked.batches or picked.begin or asked):
             break
         for batch in picked.batches:
             order += _worked(of, batch.steps, ends)
-        for number in picked.begin:
-            order.append(of.steps[number].path)
-            end(of, of.steps[number].path, ends.get(of.steps[number].path, StepState.COMPLETED))
+        for path in [*(of.steps[number].path for number in picked.begin), *asked]:
+            order.append(path)
+            end(of, path, ends.get(path, StepState.COMPLETED))
         of.released([batch.number for batch in picked.batches])
     return order
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check
-from crawler_lifecycle.domain.graph.commands import AppendSteps
-from crawler_lifecycle.domain.graph.engine import Graph
-from crawler_lifecycle.domain.graph.pages import decode_pages, encode_pages
-from crawler_lifecycle.domain.graph.spec import DEPS_MAX, STEPS_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
-from tests.domain.graph.steps import NOW, begin, crawl, graph, group, step
+from crawler_lifecycle.features.graphs.domain.checks import check
+from crawler_lifecycle.features.graphs.domain.commands import AppendSteps
+from crawler_lifecycle.features.graphs.domain.engine import Graph
+from crawler_lifecycle.features.graphs.domain.pages import decode_pages, encode_pages
+from crawler_lifecycle.features.graphs.domain.spec import (
+    DEPS_MAX,
+    STEPS_MAX,
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+)
+from tests.domain.graph.steps import NOW, approval, begin, crawl, graph, group, step
 
 GOOD_NAMES = [*("a", "A B", "ünï", "日本", "🙂", "a.b", '"', "\\", "'", "%", "-", " ", "<b>", "${x}", "..", "0")]
 GOOD_NAMES += ["x" * 200]
@@ -76,7 +84,7 @@ for _ in range(100_000):
         ([step("a", queue="a b")], r"queue: 'a b'"),
         ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it at a group"),
         ([group("g", max_parallel=0)], r"max_parallel: 0"),
-        ([group("g", resources=({"db": "1"},))], r"resources: 'set' is not allowed; set it at the steps in it"),
+        ([group("g", resources=({"db": "1"},))], r"is not allowed; set it at the steps in it"),
         ([crawl("a", graft=True)], r"graft: True is not allowed; only a function or a worker may graft"),
         *(
             ([step("a", resources=({"db": amount},))], r"resources: db: .* is not allowed; give an amount above 0")
@@ -107,6 +115,11 @@ for _ in range(100_000):
             r"flow_id: 'f ' is not allowed; give at most",
         ),
         ([StepSpec("a", StepKind.MANAGER, {"plan": "x:Y", "options": []})], r"options: \[\] is not allowed"),
+        ([approval("a", timeout_s=0)], r"timeout_s: 0 is not allowed; give a number above 0"),
+        ([approval("a", call="m:f")], r"call: 'm:f' is not allowed; there is no such field"),
+        ([replace(approval("a"), timeout_s=9.0)], r"timeout_s: 9.0 is not allowed; give its limit with the job"),
+        ([replace(approval("a"), max_attempts=2)], r"max_attempts: 2 is not allowed; an approval is decided once"),
+        ([replace(approval("a"), resources=({"db": "1"},))], r"an approval executes nothing"),
         ([StepSpec("a", StepKind.GRAPH, {"context": 1})], r"context: 1 is not allowed"),
         ([step(str(n)) for n in range(STEPS_MAX + 1)], r"steps: 20001 are too many .* put several items into one step"),
         (

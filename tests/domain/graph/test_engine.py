@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
-from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphState, StepKind, StepSpec, StepState
-from tests.domain.graph.steps import NOW, at, begin, crawl, end, graph, group, run, states, step
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
+from crawler_lifecycle.features.graphs.domain.commands import ApproveStep
+from crawler_lifecycle.features.graphs.domain.engine import Graph, StepEnd
+from crawler_lifecycle.features.graphs.domain.spec import LOST_MAX, GraphState, StepKind, StepSpec, StepState
+from tests.domain.graph.steps import NOW, approval, at, begin, crawl, end, graph, group, run, states, step
 
 S = StepState
 DIAMOND = (step("a"), step("b", "a"), step("c", "b"), step("d", "b"), step("e", "c", "d"))
@@ -363,3 +364,72 @@ def test_thousands_of_steps_wide_or_deep(wide: bool) -> None:
     again = Graph(one.options, one.steps)
     given = again.pick(NOW, batches=500, begin=0).batches
     assert sum(len(batch.steps) for batch in given) == (8 * 157 if wide else 200)
+
+
+def asking(*more: StepSpec, **job: float) -> Graph:
+    """A graph whose first step waits for an approval."""
+    one = graph(approval("ask me", **job), step("then", "ask me"), *more, max_parallel=1)
+    one.key = "g 1"
+    one.pick(NOW, batches=9, begin=9)
+    return one
+
+
+def test_an_approval_waits_for_somebody_and_takes_no_slot() -> None:
+    one = asking(step("a"))
+    assert states(one) == {"ask me": "executing", "then": "suspended", "a": "available"}
+    assert one.steps[2].batch is not None, "the only slot is free for it"
+    assert one.waiting(0) == one.steps[0].reason == "it waits for an approval: crawlctl graph approve 'g 1' 'ask me'"
+    assert one.waits(called=False) == f'step "ask me": {one.steps[0].reason}'
+    assert ApproveStep(step="ask me", requested_by="ada", note="go", at=NOW).apply(one) == 1
+    assert one.records[0] == {"approved": True, "by": "ada", "at": NOW.isoformat(), "note": "go"}
+    ended = one.steps[0]
+    assert (ended.state, ended.outcome, ended.reason) == (S.COMPLETED, "approved", "approved by ada: go")
+    assert ApproveStep(step="ask me", requested_by="bob").apply(one) == 0
+    with pytest.raises(NotInThisState, match=r'step "ask me": it is completed \(approved by ada: go\); retry the step'):
+        ApproveStep(step="ask me", approved=False).apply(one)
+    assert states(one)["then"] == "available"
+
+
+def test_a_rejected_approval_is_discarded_and_asks_again_after_a_retry() -> None:
+    one = asking()
+    assert ApproveStep(step="ask me", approved=False, note="wrong day").apply(one) == 1
+    assert (one.steps[0].outcome, one.steps[0].reason) == ("rejected", "rejected by somebody: wrong day")
+    assert states(one) == {"ask me": "discarded", "then": "cancelled"}
+    assert one.retry(None, cascade=True) == 2
+    one.pick(NOW, batches=9, begin=9)
+    assert (one.steps[0].state, one.steps[0].attempt) == (S.EXECUTING, 2)
+    assert ApproveStep(step="ask me").apply(one) == 1
+    assert run(one) == ["then"]
+
+
+def test_an_approval_that_nobody_decides_times_out() -> None:
+    one = graph(approval("ask me", timeout_s=60), step("then", "ask me"))
+    assert one.pick(NOW, batches=9, begin=9).again_at == NOW + timedelta(seconds=60)
+    assert "an approval until 2026-03-01 12:01:00 UTC" in str(one.waiting(0))
+    again = one.pick(NOW + timedelta(seconds=59), batches=9, begin=9).again_at
+    assert (again, one.steps[0].state) == (NOW + timedelta(seconds=60), S.EXECUTING)
+    assert one.pick(NOW + timedelta(seconds=60), batches=9, begin=9).again_at is None
+    assert states(one) == {"ask me": "discarded", "then": "cancelled"}
+    assert (one.steps[0].outcome, one.steps[0].reason) == ("timed_out", "nobody decided in 60 s")
+    with pytest.raises(NotInThisState, match=r"it is discarded \(nobody decided in 60 s\); retry the step"):
+        ApproveStep(step="ask me").apply(one)
+
+
+def test_a_cancelled_approval_has_ended_at_once() -> None:
+    one = asking()
+    assert one.cancel(None, "enough") == 2
+    assert (one.state, one.steps[0].ending) == (GraphState.CANCELLED, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "text"),
+    [
+        ("nobody", InvalidRequest, 'step "nobody": there is no such step in this graph; look at its steps'),
+        ("a", InvalidRequest, "step: 'a' is not allowed; its kind is function; name a step of the kind approval"),
+        ("later", NotInThisState, r'it is suspended \(it waits for "a" \(available\)\); decide when it waits'),
+    ],
+)
+def test_what_takes_no_decision(path: str, error: type[Exception], text: str) -> None:
+    one = graph(step("a"), approval("later", "a"))
+    with pytest.raises(error, match=text):
+        ApproveStep(step=path).apply(one)

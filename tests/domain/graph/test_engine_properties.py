@@ -7,9 +7,9 @@ from unittest import mock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.graph import picking
-from crawler_lifecycle.domain.graph.engine import Graph
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState, StepState
+from crawler_lifecycle.features.graphs.domain import picking
+from crawler_lifecycle.features.graphs.domain.engine import Graph
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, GraphState, StepState
 from tests.domain.graph.steps import begin, end, run, states
 from tests.domain.graph.world import Tape, World, a_level
 from tests.support.examples import examples

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check
-from crawler_lifecycle.domain.graph.pages import (
+from crawler_lifecycle.features.graphs.domain.checks import check
+from crawler_lifecycle.features.graphs.domain.pages import (
     PAGE_BYTES,
     decode_page,
     decode_pages,
@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.graph.pages import (
     step_from_json,
     step_to_json,
 )
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec
 from tests.domain.graph.steps import group, step
 from tests.support.examples import examples
 

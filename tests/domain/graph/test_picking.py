@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crawler_lifecycle.domain.graph.engine import Graph
-from crawler_lifecycle.domain.graph.picking import BATCH_STEPS, SPREAD
-from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.features.graphs.domain.engine import Graph
+from crawler_lifecycle.features.graphs.domain.picking import BATCH_STEPS, SPREAD
+from crawler_lifecycle.features.graphs.domain.spec import StepState
 from tests.domain.graph.steps import NOW, begin, crawl, end, graph, group, run, states, step
 
 

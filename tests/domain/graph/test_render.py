@@ -12,8 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.domain.graph.render import EDGES_MAX, FAN_ABOVE, NODES_MAX, label, picture, to_dot, to_mermaid
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.domain.render import (
+    EDGES_MAX,
+    FAN_ABOVE,
+    NODES_MAX,
+    label,
+    picture,
+    to_dot,
+    to_mermaid,
+)
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from tests.domain.graph.steps import crawl, group, step
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -160,12 +168,13 @@ def test_a_fan_out_of_a_large_graph_is_one_node_unless_it_is_expanded() -> None:
 
 
 def test_a_label_says_what_a_step_does() -> None:
-    jobs = [
-        {"call": "m:f"},
-        {"call": "a.b:C.d"},
-        {"call": "m:f", "label": "F"},
-        {"crawler": "books"},
-        {"plan": "m:M"},
-        {},
+    works: list[tuple[StepKind, dict[str, str], str]] = [
+        (StepKind.FUNCTION, {"call": "m:f"}, "f"),
+        (StepKind.FUNCTION, {"call": "a.b:C.d"}, "d"),
+        (StepKind.FUNCTION, {"call": "m:f", "label": "F"}, "F"),
+        (StepKind.CRAWL, {"crawler": "books"}, "books"),
+        (StepKind.MANAGER, {"plan": "m:M"}, "M"),
+        (StepKind.GRAPH, {}, ""),
+        (StepKind.APPROVAL, {}, "approval"),
     ]
-    assert [label(StepSpec("a", StepKind.FUNCTION, job)) for job in jobs] == ["f", "d", "F", "books", "M", ""]
+    assert [label(StepSpec("a", kind, job)) for kind, job, _ in works] == [text for _, _, text in works]

@@ -13,14 +13,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, may_begin_again
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.domain.commands import ApproveStep
+from crawler_lifecycle.features.graphs.domain.engine import Graph, Step, StepEnd, may_begin_again
+from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
 from tests.domain.graph.model import Model, Node
 
 T = TypeVar("T")
 S = StepState
 START = datetime(2026, 3, 1, tzinfo=UTC)
 CALL = {"call": "shop.steps:work"}
+NO_SLOT = (StepKind.GRAPH, StepKind.APPROVAL)
 
 
 class Tape:
@@ -42,7 +44,8 @@ class Tape:
 
 def a_level(tape: Tape, size: int, depth: int = 0, above: str = "", graft: bool = False) -> list[StepSpec]:
     """Steps of one level with what is in them, a parent before its own."""
-    kinds = [StepKind.FUNCTION] * 4 + [StepKind.CRAWL, StepKind.MANAGER] + [StepKind.GRAPH] * (3 if depth < 3 else 0)
+    kinds = [StepKind.FUNCTION] * 4 + [StepKind.CRAWL, StepKind.MANAGER, StepKind.APPROVAL]
+    kinds += [StepKind.GRAPH] * (3 if depth < 3 else 0)
     found: list[StepSpec] = []
     names: list[str] = []
     for n in range(size):
@@ -64,7 +67,7 @@ def a_level(tape: Tape, size: int, depth: int = 0, above: str = "", graft: bool 
             not_before=START + timedelta(seconds=tape.below(5))
             if kind is not StepKind.GRAPH and tape.often(1)
             else None,
-            resources=({"db": "1/3"}, {"api": "1"}) if kind is not StepKind.GRAPH and tape.often(1) else (),
+            resources=({"db": "1/3"}, {"api": "1"}) if kind not in NO_SLOT and tape.often(1) else (),
             max_parallel=1 + tape.below(3) if kind is StepKind.GRAPH and tape.often(3) else None,
         )
         names.append(name)
@@ -226,13 +229,18 @@ class World:
             self.runs.add(number)
             begun = self.model.nodes[graph.steps[number].path]
             begun.state, begun.outcome = S.EXECUTING, None
+        for step in graph.steps:
+            asked = self.model.nodes[step.path]
+            if step.kind is StepKind.APPROVAL and step.state is S.EXECUTING and asked.state is S.AVAILABLE:
+                assert self.model.gate(step.path) == "open"
+                asked.state, asked.outcome = S.EXECUTING, None
         self._check_room(graph)
         return bool(picked.batches or picked.begin)
 
     def _check_room(self, graph: Graph) -> None:
         """No more executes, or is about to, than resources and caps allow."""
         holding = [s for s in graph.steps if s.state is S.EXECUTING or s.ending or (s.batch and not s.state.final)]
-        holding = [s for s in holding if s.kind is not StepKind.GRAPH]
+        holding = [s for s in holding if s.kind not in NO_SLOT]
         needs = [dict(s.resources[s.alternative]) for s in holding if s.resources and s.alternative is not None]
         assert all(s.alternative is not None for s in holding if s.resources and s.state is S.EXECUTING)
         assert sum("db" in need for need in needs) <= 3
@@ -339,6 +347,23 @@ class World:
             end = self._an_end(number)
             self.ends.append(end)
 
+    def decide(self) -> bool:
+        """Somebody says yes or no to a step that waits for it; whether there is one."""
+        asked = [row for row in self.rows if row.kind is StepKind.APPROVAL and row.state is S.EXECUTING]
+        if asked:
+            row, approved = self.tape.one(asked), not self.tape.often(3)
+            order, node = ApproveStep(step=row.path, approved=approved), self.node(row.number)
+            end = (S.COMPLETED, "approved") if approved else (S.DISCARDED, "rejected")
+
+            def how(graph: Graph) -> None:
+                assert order.apply(graph) == 1
+                assert order.apply(graph) == 0, "said again, it changes nothing"
+                node.state, node.outcome = end
+                self.model.settle()
+
+            self.change(how)
+        return bool(asked)
+
     def take_over(self) -> None:
         """A new owner: all calls of the former one are dead."""
         for call in list(self.calls.values()):
@@ -390,7 +415,7 @@ class World:
 
     def play(self, events: int) -> None:
         what = [self.work] * 20 + [self.advance] * 8 + [self.end_run] * 4 + [self.retry] * 3
-        what += [self.cancel, self.append, self.take_over]
+        what += [self.cancel, self.append, self.take_over, self.decide, self.decide]
         for _ in range(events):
             self.now += timedelta(seconds=self.tape.below(2))
             self.tape.one(what)()
@@ -409,7 +434,7 @@ class World:
                 self._answer(call)
             while self.runs:
                 self.end_run()
-            busy = bool(self.answered or self.ends)
+            busy = self.decide() or bool(self.answered or self.ends)
             if not self.advance() and not busy and not self.calls:
                 break
         graph = Graph(self.options, copies(self.rows))

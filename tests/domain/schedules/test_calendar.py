@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.domain.due_ids import due_of, due_request_id
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.schedules.calendar import ClockChange, ClockEffect, clock_changes, read_cron
-from crawler_lifecycle.domain.schedules.decision import Circumstances, Decision, decide, too_many_failures
-from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_of, due_request_id
+from crawler_lifecycle.features.schedules.domain.calendar import ClockChange, ClockEffect, clock_changes, read_cron
+from crawler_lifecycle.features.schedules.domain.decision import Circumstances, Decision, decide, too_many_failures
+from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec
 
 RUN = {"crawler": "books"}
 ZONES = [
@@ -232,7 +233,7 @@ def test_days_that_are_left_out_cost_nothing(times: dict[str, object]) -> None:
     asked = Asked((begin + timedelta(days=n)).date() for n in range(1, 366))
     spec = ScheduleSpec(run={}, excluded=[day.isoformat() for day in asked], time_zone="Europe/Berlin", **times)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crawler_lifecycle.domain.schedules.definition.set", lambda days: asked, raising=False)
+        patch.setattr("crawler_lifecycle.features.schedules.domain.definition.set", lambda days: asked, raising=False)
         due = spec.due_times(begin + timedelta(days=1), begin + timedelta(days=400))
         found = next(due)
     assert found.astimezone(ZoneInfo("Europe/Berlin")).isoformat() == "2027-01-02T00:00:00+01:00"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules, refused
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules, refused
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from tests.support.hostile_addresses import HARMLESS, HOSTILE
 
 INNER = (

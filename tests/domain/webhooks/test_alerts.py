@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.names import EVENT_TYPES
-from crawler_lifecycle.domain.webhooks.alerts import alert_of, message
-from crawler_lifecycle.domain.webhooks.definition import ALERTS
+from crawler_lifecycle.features.webhooks.domain.alerts import alert_of, message
+from crawler_lifecycle.features.webhooks.domain.definition import ALERTS
 
 ENDED: dict[str, Any] = {
     **{"run_id": 7, "project": "default", "crawler": "services", "status": "FAILED", "outcome": "partial"},

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, verdict_events
-from crawler_lifecycle.domain.webhooks.definition import ALERTS, FILTERS, WebhookSpec, check_webhook_name, event_facts
+from crawler_lifecycle.features.webhooks.domain.definition import (
+    ALERTS,
+    FILTERS,
+    WebhookSpec,
+    check_webhook_name,
+    event_facts,
+)
 
 URL = "https://hooks.example.com/crawls"
 WORDS = st.sampled_from("abc")

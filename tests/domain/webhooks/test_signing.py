@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.webhooks.signing import message_id, read_secret, signed_headers
+from crawler_lifecycle.features.webhooks.domain.signing import message_id, read_secret, signed_headers
 
 KEYS = st.binary(min_size=24, max_size=64)
 

@@ -16,10 +16,10 @@ import structlog
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.features.scrapyd.gateway.routes import READS, UPLOADS, WRITES
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, signed
 from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, TokenFileError, digest, new_token
 from crawler_lifecycle.gateway.runs.requests import StopRun
-from crawler_lifecycle.gateway.scrapyd.routes import READS, UPLOADS, WRITES
 from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings
 from crawler_lifecycle.task_tokens import sign

@@ -23,6 +23,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.adapters.oidc import ANSWER_MAX, Provider
 from crawler_lifecycle.domain.errors import InvalidRequest, IssuerUnavailable
+from crawler_lifecycle.features.managers.store.managers import ManagerStore
 from crawler_lifecycle.gateway.access import oidc as module
 from crawler_lifecycle.gateway.access import operations
 from crawler_lifecycle.gateway.access.oidc import LEEWAY_S, STALE_S, Oidc
@@ -31,7 +32,6 @@ from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.page.login import WAY_COOKIE, WAY_S
 from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings, OidcSettings, Settings
-from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.web.listening import Unservable
 from crawler_lifecycle.web.tries import Tries
 from tests.gateway.gateway_world import BASE, World
@@ -158,6 +158,7 @@ def test_an_expired_token_is_named_with_its_cure(desk: Desk) -> None:
     assert "sign in again" in answer.json()["detail"]
 
 
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")  # the gateway may warn of it, too
 def test_a_short_key_and_a_private_one_of_the_issuer_open_nothing(desk: Desk) -> None:
     with pytest.warns(jwt.warnings.InsecureKeyLengthWarning):
         weak = jwt.encode(desk.issuer.claims(ANN), private_key("short", "short"), "RS256", headers={"kid": "short"})
@@ -226,7 +227,7 @@ def test_a_person_keeps_the_rights_while_an_answer_takes_long(desk: Desk, monkey
     """The token is judged again meanwhile. That must not change whose request it is."""
     monkeypatch.setattr(operations, "CHECK_S", 0.01)
     door, judged = desk.open(), [threading.Event(), threading.Event()]
-    person, listed = desk.oidc.person, ManagerStore.list_managers
+    person, listed = desk.oidc.person, ManagerStore.newest
 
     def noted(*given: Any) -> Any:
         found = person(*given)
@@ -238,7 +239,7 @@ def test_a_person_keeps_the_rights_while_an_answer_takes_long(desk: Desk, monkey
         return listed(*given, **more)
 
     monkeypatch.setattr(desk.oidc, "person", noted)
-    monkeypatch.setattr(ManagerStore, "list_managers", slow)
+    monkeypatch.setattr(ManagerStore, "newest", slow)
     page = ask(door, desk.issuer.token(), "/managers")
     assert (page.status_code, "/start/manager" in page.text) == (200, True)
 

@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.page.parts.forms import Once, Outcome
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Ticket
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from tests.gateway.gateway_world import Clock, World
 from tests.gateway.keys import Keys
@@ -75,6 +75,7 @@ BODIES: Mapping[str, Any] = {
     "capManager": {"cap": 2},
     "addGraphPage": {"steps": [STEP]},
     "appendSteps": {"steps": [STEP]},
+    "approveStep": {"step": "zebra-step"},
     "backfillSchedule": {"after": "2026-11-20T11:00:00Z"},
     "uploadFiles": {"part": 0, "bytes": 1, "md5": "1B2M2Y8AsgTpgAmY7PhCfg=="},
 }

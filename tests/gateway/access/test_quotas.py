@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.quotas import Quotas
 from crawler_lifecycle.gateway.access.tokens import FRESH_S
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.task_tokens import sign
 from tests.gateway.gateway_world import Clock, World
 from tests.gateway.keys import KEY, Keys

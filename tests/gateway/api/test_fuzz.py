@@ -10,11 +10,11 @@ import pytest
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.domain.audits.audit import AuditReport
-from crawler_lifecycle.domain.graph.spec import StepState
 from crawler_lifecycle.domain.values import encode, packed
+from crawler_lifecycle.features.graphs.domain.spec import StepState
+from crawler_lifecycle.features.managers.ports import PLAN_MANAGER, PLAN_MODULE, PlanRow
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, new_token
-from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.web import tries
 from crawler_lifecycle.web.origins import named_hosts

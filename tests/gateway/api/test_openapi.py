@@ -17,9 +17,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.gateway.access.operations import ACCESS
-from crawler_lifecycle.gateway.api.openapi import EXAMPLES, fields, meanings
-from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.gateway.api.openapi import fields, meanings, parts
 from crawler_lifecycle.web.problem_codes import CODES
 from crawler_lifecycle.web.problems import of_error, snake
 from tests.gateway.gateway_world import World
@@ -125,7 +125,7 @@ def test_every_body_has_examples_and_they_fit(document: Any) -> None:
             for example in content["examples"].values():
                 _validator(document, content["schema"]).validate(example["value"])
             seen.add(operation["operationId"])
-    assert seen == set(EXAMPLES)
+    assert seen == set(parts()["examples"])
     for response in document["components"]["responses"].values():
         content = response["content"]["application/problem+json"]
         _validator(document, content["schema"]).validate(content["example"])
@@ -135,8 +135,8 @@ def test_the_examples_start_runs_of_the_example_crawlers(world: World, client: T
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
     world.scheduler.catalogue.crawlers = {c.name: c for c in YamlCatalogue(ROOT / "examples" / "crawlers.yaml").all()}
-    for _, body in EXAMPLES["startRun"].values():
-        answer = client.post("/v1/runs", json=body)
+    for example in parts()["examples"]["startRun"].values():
+        answer = client.post("/v1/runs", json=example["value"])
         assert answer.status_code == 202, answer.text
 
 
@@ -245,9 +245,11 @@ def test_every_error_of_ours_has_its_code() -> None:
 
 
 def test_the_table_names_no_code_that_nobody_answers() -> None:
+    from crawler_lifecycle.gateway.named import NamedCommands
     from crawler_lifecycle.web.problems import _CODES
 
     answered = {code for _, _, code in _used()} | {snake(e.code) for e in _errors()} | set(_CODES.values())
+    answered |= {f"{commands.noun}_not_found" for commands in NamedCommands.__subclasses__()}
     assert set(CODES) - answered <= {"http_error"}
 
 

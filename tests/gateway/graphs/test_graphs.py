@@ -13,18 +13,18 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.domain.values import encode, packed
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.gateway import routes
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.gateway.api import long_poll
-from crawler_lifecycle.gateway.graphs import routes
 from crawler_lifecycle.gateway.sweep import GRACE, SILENT
-from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.ports.runs import Owner
-from tests.contracts.store.graphing import Graphed, group, step
+from tests.contracts.store.graphing import Graphed, approval, group, step
 from tests.gateway.gateway_world import World
 from tests.gateway.served import served
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(world: World, clie
         answer = start(client, **body)
         assert (answer.status_code, answer.json()["code"]) == (422, code), body
         assert answer.json()["detail"].startswith(detail), answer.text
-        assert world.store.graphs.list_graphs() == []
+        assert world.store.graphs.newest() == []
 
 
 def test_a_function_of_no_registered_module_is_refused(world: World, client: TestClient) -> None:
@@ -335,6 +335,33 @@ def test_commands_count_once_for_each_key_and_wake_the_workflow(world: World, cl
     unknown = client.post("/v1/graphs/g/cancel", json={"names": ["a", "none"]})
     assert (unknown.status_code, 'step "none"' in unknown.json()["detail"]) == (422, True)
     assert world.workflows.woken == ["graph/g"] * 4
+
+
+def test_an_approval_is_decided_once(world: World, client: TestClient) -> None:
+    graphed = sent(world, client, [approval("g 1"), step("a", "g 1"), approval("late", "a")])
+    graphed.advance()
+    waiting = client.get("/v1/graphs/g").json()["waiting"]
+    assert waiting == "step \"g 1\": it waits for an approval: crawlctl graph approve g 'g 1'"
+
+    def decide(**body: Any) -> Any:
+        return client.post("/v1/graphs/g/approve", json={"requested_by": "ada", **body})
+
+    for body, status, told in (
+        ({}, 422, "step"),
+        ({"step": "g 1", "approved": "perhaps"}, 422, "approved"),
+        ({"step": "none"}, 422, 'step "none": there is no such step in this graph'),
+        ({"step": "a"}, 422, "step: 'a' is not allowed; its kind is function; name a step of the kind approval"),
+        ({"step": "late"}, 409, 'it is suspended (it waits for "a" (suspended)); decide when it waits'),
+    ):
+        refused = decide(**body)
+        assert (refused.status_code, told in refused.text.replace("\\", "")) == (status, True), refused.text
+    assert [decide(step="g 1", note="go").json()["count"] for _ in range(2)] == [1, 0]
+    other = decide(step="g 1", approved=False)
+    assert (other.status_code, "approved by ada: go" in other.json()["detail"]) == (409, True)
+    said = client.get("/v1/graphs/g/result", params={"path": "g 1"}).json()
+    assert (said["approved"], said["by"], said["note"]) == (True, "ada", "go")
+    assert world.workflows.woken == ["graph/g"] * 2
+    assert client.post("/v1/graphs/none/approve", json={"step": "g 1"}).status_code == 404
 
 
 def test_a_graph_that_has_ended_goes_on_after_a_retry(world: World, client: TestClient) -> None:

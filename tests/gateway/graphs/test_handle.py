@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest
-from crawler_lifecycle.domain.graph.spec import GraphState
+from crawler_lifecycle.features.graphs.domain.spec import GraphState
 from crawler_lifecycle.graphs import Workflow, asking, chancy, client, crawl
 from crawler_lifecycle.graphs.client import Gateway
 from tests.gateway.gateway_world import World
@@ -112,7 +112,7 @@ async def test_a_refused_graph_is_started_when_it_is_corrected(world: World, cli
 async def test_equal_graphs_are_started_at_once_and_pages_are_appended_together(
     world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler_lifecycle.domain.graph.pages.PAGE_BYTES", 1000)
+    monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
 
     def many(name: str, number: int) -> Workflow:
         workflow = Workflow(id="g", check_deps=False)
@@ -129,4 +129,4 @@ async def test_equal_graphs_are_started_at_once_and_pages_are_appended_together(
         with pytest.raises(InvalidRequest, match="plian"):
             await Workflow(id="g").append(many("d", 10).add("x", crawl("plian")))
         assert (await Workflow(id="g").status()).total == 20
-    assert [row.key for row in world.store.graphs.list_graphs(states=[GraphState.EXECUTING])] == ["g"]
+    assert [row.key for row in world.store.graphs.newest(states=[GraphState.EXECUTING])] == ["g"]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepKind, StepSpec
-from crawler_lifecycle.ports.graphs import NewGraph
-from crawler_lifecycle.ports.managers import PlanRow
-from crawler_lifecycle.store.graphs.graphs import DRAFT_S
+from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.ports import NewGraph
+from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
+from crawler_lifecycle.features.managers.ports import PlanRow
 from tests.contracts.store.graphing import chain, step
 from tests.gateway.gateway_world import World
 
@@ -50,7 +50,7 @@ def paged(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
 
 
 def rows(world: World) -> list[tuple[str, str]]:
-    return [(row.key, str(row.state)) for row in world.store.graphs.list_graphs(states=list(GraphState))]
+    return [(row.key, str(row.state)) for row in world.store.graphs.newest(states=list(GraphState))]
 
 
 @pytest.mark.parametrize("send", [whole, paged])
@@ -102,10 +102,10 @@ def test_drafts_are_never_open_and_leave_by_themselves(world: World, client: Tes
         graphs.reserve_graph(NewGraph(f"d{number}", "0" * 64, 1))
     world.clock.forward(DRAFT_S - 1)
     asyncio.run(world.sweep().once())
-    assert len(graphs.list_graphs(states=[GraphState.DRAFT])) == 5
+    assert len(graphs.newest(states=[GraphState.DRAFT])) == 5
     world.clock.forward(2)
     asyncio.run(world.sweep().once())
-    assert graphs.list_graphs(states=[GraphState.DRAFT]) == []
+    assert graphs.newest(states=[GraphState.DRAFT]) == []
 
 
 def test_a_repeat_is_answered_though_what_it_needs_is_gone(world: World, client: TestClient) -> None:
@@ -127,7 +127,7 @@ def test_equal_starts_at_one_moment_are_all_answered_alike(
     world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch, many: int, send: Send | None
 ) -> None:
     """``None``: some are sent whole and some in pages."""
-    monkeypatch.setattr("crawler_lifecycle.domain.graph.pages.PAGE_BYTES", 1000)
+    monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
     spec, ways = GraphSpec(chain(20)), [whole, paged] if send is None else [send]
     for round in range(3):
         with ThreadPoolExecutor(many) as pool:
@@ -161,7 +161,7 @@ def test_refused_starts_at_one_moment_are_all_told_why(world: World, client: Tes
 def test_pages_of_steps_are_appended_all_or_none(
     world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler_lifecycle.domain.graph.pages.PAGE_BYTES", 1000)
+    monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
     whole(client, "g", GraphSpec([step("a")]))
 
     def append(key: str, steps: list[StepSpec]) -> Any:

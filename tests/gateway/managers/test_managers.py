@@ -12,10 +12,17 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import StoreUnavailable, TemporalUnavailable
-from crawler_lifecycle.domain.managers.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
+from crawler_lifecycle.features.managers.ports import (
+    HEARD_S,
+    PLAN_READING,
+    LiveManagers,
+    ManagerFence,
+    ManagerRow,
+    PlanRow,
+)
 from crawler_lifecycle.gateway.sweep import GRACE
-from crawler_lifecycle.ports.managers import HEARD_S, PLAN_READING, LiveManagers, ManagerFence, ManagerRow, PlanRow
 from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.managing import Managed
 from tests.gateway.gateway_world import World
@@ -32,7 +39,7 @@ ITEMS = {"crawler": "plain", "flow_id": "f-1"}
 @pytest.fixture(autouse=True)
 def nobody_waits_for_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here none records anything by itself."""
-    monkeypatch.setattr("crawler_lifecycle.gateway.managers.commands.RECORDED_S", ())
+    monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", ())
 
 
 @pytest.fixture
@@ -301,7 +308,7 @@ def test_what_no_row_would_remember_is_refused_while_temporal_is_away(world: Wor
 def test_a_resume_waits_for_the_workflow_that_closes(
     world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler_lifecycle.gateway.managers.commands.CLOSING_S", (0.0,))
+    monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.commands.CLOSING_S", (0.0,))
     one = started(client, **ITEMS)
     fence = claim(world, one)
     world.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "No jobs are left")
@@ -317,7 +324,7 @@ def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
     world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks right after it (`crawlctl manager resume 2; crawlctl manager wait 2`) is not told the former end."""
-    monkeypatch.setattr("crawler_lifecycle.gateway.managers.commands.RECORDED_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", (0.0, 0.0, 0.0))
     one = started(client, **ITEMS)
     end(world, one, claim(world, one))
     begin = world.workflows.start_manager
@@ -478,7 +485,7 @@ def test_a_start_that_cannot_work_is_refused_by_its_field(world: World, client: 
         answer = start(client, **body)
         assert answer.status_code == 422, answer.text
         assert answer.json()["detail"].startswith(field), answer.json()["detail"]
-        assert world.store.managers.list_managers() == []
+        assert world.store.managers.newest() == []
         assert world.workflows.managers == []
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.managers.progress import HOUR, LEAST, WIDTH, Pace, parts_of, sentence
-from crawler_lifecycle.gateway.managers.routes import Jobs, ManagerDetail
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.features.managers.gateway.progress import HOUR, LEAST, WIDTH, Pace, parts_of, sentence
+from crawler_lifecycle.features.managers.gateway.routes import Jobs, ManagerDetail
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DONE, STOPPING, WORKS = RunStatus.COMPLETED, RunStatus.STOPPING, RunStatus.PROCESSING

@@ -9,8 +9,8 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from crawler_lifecycle.domain.schedules.definition import TargetKind
-from crawler_lifecycle.ports.schedules import TargetRef
+from crawler_lifecycle.features.schedules.domain.definition import TargetKind
+from crawler_lifecycle.features.schedules.ports import TargetRef
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import press, words
 

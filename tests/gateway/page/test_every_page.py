@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.bounds import travels
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.access.tokens import Role

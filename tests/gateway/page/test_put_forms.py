@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.webhooks.definition import ALERTS
+from crawler_lifecycle.features.webhooks.domain.definition import ALERTS
 from tests.gateway.gateway_world import World
 
 FORM = {"name": "nightly", "kind": "run", "crawler": "plain", "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
@@ -163,7 +163,7 @@ def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world:
             {},
             {"paused": "yes"},
         )
-        assert world.store.schedules.get_schedule("nightly") is None
+        assert world.store.schedules.get("nightly") is None
 
 
 def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: TestClient) -> None:
@@ -220,7 +220,7 @@ def test_without_the_database_what_was_typed_stays(
     def away(*_: object) -> None:
         raise StoreUnavailable("the database does not answer")
 
-    monkeypatch.setattr(type(world.store.schedules), "put_schedule", away)
+    monkeypatch.setattr(type(world.store.schedules), "put", away)
     answer = browser.post("/schedules/new", data=FORM | {"args": "page=7\r\nsite=x"})
     assert (answer.status_code, "the database does not answer" in answer.text) == (503, True)
     assert filled(answer)["args"] == "page=7\r\nsite=x"
@@ -279,4 +279,4 @@ def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser:
         assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
         assert filled(answer)["flows"] == "<kept>"
         assert "whsec_verysecret" not in answer.text
-        assert world.store.webhooks.get_webhook("shop") is None
+        assert world.store.webhooks.get("shop") is None

@@ -17,8 +17,9 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
-from crawler_lifecycle.domain.schedules.decision import Circumstances, decide, too_many_failures
-from crawler_lifecycle.domain.schedules.definition import Overlap, due_request_id
+from crawler_lifecycle.domain.due_ids import due_request_id
+from crawler_lifecycle.features.schedules.domain.decision import Circumstances, decide, too_many_failures
+from crawler_lifecycle.features.schedules.domain.definition import Overlap
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.page.parts.rendering import rung
 from crawler_lifecycle.gateway.page.runs import commands as runs

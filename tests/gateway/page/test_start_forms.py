@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState
-from crawler_lifecycle.plans import loading
-from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, JobState
+from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.user_code import loading
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_put_forms import filled
 
@@ -152,7 +152,7 @@ def test_a_graph_begins_with_the_function_that_builds_it(world: World, browser: 
     typed = {"opt-day": "monday", "opt-most": "4", "opt-dry": "true", "opt-where": '["a"]', "max_parallel": "2"}
     first, again = (browser.post("/start/graph", data=form | typed) for _ in range(2))
     assert first.headers.get("location") == again.headers.get("location") == f"/graphs/{form['key']}", wrong(first)
-    (row,) = world.store.graphs.list_graphs()
+    (row,) = world.store.graphs.newest()
     (step,), (graft,) = world.store.graphs.list_steps(row.graph_id), world.store.graphs.given(row.graph_id, [0])
     args = {"day": "monday", "most": 4, "dry": True, "where": ["a"]}
     assert step.job == {"call": "shops:nightly", "style": "plain", "args": args}
@@ -180,7 +180,7 @@ def test_a_wrong_field_of_a_graph_is_named(
 ) -> None:
     answer = send(browser, "graph", **GRAPH | given)
     assert (answer.status_code, sentence in wrong(answer).get(field, "")) == (422, True), wrong(answer)
-    assert world.store.graphs.list_graphs() == []
+    assert world.store.graphs.newest() == []
 
 
 def test_a_graph_begins_from_its_steps_as_json(world: World, browser: TestClient) -> None:

@@ -119,7 +119,7 @@ def test_odd_counters_and_very_many_of_them_are_drawn_as_far_as_they_go() -> Non
     )
 
     def event(n: int, attempt: int = 2, **body: Any) -> Event:
-        return Event(n, 1, "u", attempt, "run.changed", body, NOON + timedelta(seconds=n))
+        return Event(n, 1, "u", attempt, "run.changed", body, NOON + timedelta(seconds=n), "runs/1")
 
     odd = [event(0, 1, pages=9), event(1, pages="x", items=True, errors=[1]), event(2)]
     odd += [event(n, pages=n) for n in range(3, 300)]

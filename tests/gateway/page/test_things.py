@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.audit import AuditReport
-from crawler_lifecycle.ports.webhooks import Tried
+from crawler_lifecycle.features.webhooks.ports import Tried
 from tests.gateway.gateway_world import World
 
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.schedules.definition import due_workflow_id
-from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
+from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs import blocked
 from crawler_lifecycle.gateway.runs.blocked import Blocked, in_words
@@ -119,9 +119,14 @@ def test_while_temporal_is_away_nobody_claims_to_know(world: World) -> None:
         soon(lambda: figure(client) == "0.0")
         world.workflows.down = True
         soon(lambda: figure(client) == "NaN")
-        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
+        blocked = client.get(f"/v1/runs/{run_id}").json()["blocked"]
+        assert blocked.startswith("Temporal has not answered since ")
+        assert blocked.endswith(
+            "retries, stops and the verdict wait; its status is not verified yet, and looks continue"
+        )
         world.workflows.down = False
         soon(lambda: figure(client) == "0.0")
+        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
 
 
 async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

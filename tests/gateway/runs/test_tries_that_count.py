@@ -29,8 +29,8 @@ from crawler_lifecycle.domain.run_data import AskedFiles, Items
 from crawler_lifecycle.domain.task import Counters, Phase, TaskState
 from crawler_lifecycle.domain.tries import counting
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.runner.item_files import feeds
-from crawler_lifecycle.runner.item_reader import Skipped, read_items
+from crawler_lifecycle.runner.item_files import DECLARED, feeds, items_of
+from crawler_lifecycle.runner.item_reader import Skipped
 from tests.contracts.store import world as stories
 from tests.contracts.store.world import bad_end, good_end, seen
 from tests.gateway.gateway_world import World
@@ -46,6 +46,8 @@ class Crawl(FileQuestions):
     world: World
     root: Path
     dice: random.Random
+    keyed: bool = False
+    """The entry names a key, and items come twice."""
     brought: dict[int, list[int]] = field(default_factory=dict)
     """For each index, the items of the tries that count."""
     known: dict[int, bool] = field(default_factory=dict)
@@ -108,8 +110,13 @@ class Crawl(FileQuestions):
         before = len(earlier)
         folder = self.home / str(task.index) / str(task.attempt) / "files"
         folder.mkdir(parents=True)
+        if self.keyed:
+            (folder / DECLARED).write_text('{"key": "n"}\n')
         with (folder / "items.jsonl").open("w") as file:
             for _ in range(dice.randint(1, 6)):
+                if self.keyed and earlier and dice.random() < 0.5:
+                    file.write(json.dumps({"n": dice.choice(earlier)}) + "\n")
+                    continue
                 self.numbers += 1
                 earlier.append(self.numbers)
                 file.write(json.dumps({"n": self.numbers}) + "\n")
@@ -176,7 +183,7 @@ class Crawl(FileQuestions):
             return client.get(f"/v1/runs/{run}/file", params={"name": name}).content
 
         chosen = feeds((file["name"] for file in listed["files"]), data)
-        read = [item["n"] for one in chosen for item in read_items(one, [data(one.name)], Skipped())]
+        read = [item["n"] for item in items_of(chosen, lambda name: [data(name)], Skipped())]
         assert sorted(read) == found
         asked = AskedFiles(lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments))))
         if whole and found:  # as a function of a graph reads them
@@ -198,10 +205,13 @@ class Crawl(FileQuestions):
         packed = zipfile.ZipFile(io.BytesIO(b"".join(self.archive.open(url))))
         replaced = json.loads(packed.read("manifest.json"))["replaced"]
         names = [
-            name for name in packed.namelist() if name.endswith(".jsonl") and name.partition("/")[0] not in replaced
+            name
+            for name in packed.namelist()
+            if name.endswith("/items.jsonl") and name.partition("/")[0] not in replaced
         ]
         lines = [json.loads(line)["n"] for name in names for line in packed.read(name).splitlines()]
-        assert sorted(lines) == sorted(n for items in self.brought.values() for n in items)
+        found = set(lines) if self.keyed else lines
+        assert sorted(found) == sorted(n for items in self.brought.values() for n in items)
 
     def ask_verdict(self) -> None:
         row = self.story.row(self.fence)
@@ -210,9 +220,10 @@ class Crawl(FileQuestions):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whoever_is_asked_gives_the_same_number(seed: int, world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keyed", [False, True])
+def test_whoever_is_asked_gives_the_same_number(seed: int, keyed: bool, world: World, tmp_path: Path) -> None:
     dice = random.Random(seed)
-    crawl = Crawl(world, tmp_path, dice)
+    crawl = Crawl(world, tmp_path, dice, keyed)
     app = world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
     whole = True
     with world.client(app) as client:

@@ -12,11 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.activities.audits.parents import ParentAudit
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.managers.manager import BUILT_IN
-from crawler_lifecycle.domain.schedules.definition import due_workflow_id
-from crawler_lifecycle.ports.schedules import ScheduleRow
-from crawler_lifecycle.temporal.schedules import OURS, ScheduleKeeper
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.features.schedules.ports import ScheduleRow
+from crawler_lifecycle.features.schedules.temporal import OURS, ScheduleKeeper
 from tests.gateway.gateway_world import World
 from tests.support.fakes.services import FakeDirectory
 from tests.support.firing import FiringTemporal
@@ -92,7 +92,7 @@ def test_without_the_database(world: World, client: TestClient, monkeypatch: pyt
     def away(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("it does not answer")
 
-    for name in ("get_schedule", "put_schedule", "list_schedules", "count_schedules"):
+    for name in ("get", "put", "page", "count_schedules"):
         monkeypatch.setattr(world.store.schedules, name, away)
     answers = [
         client.put(PATH, json={"run": RUN, "every_s": 120}),

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.scrapyd.gateway import forms, jobs
+from crawler_lifecycle.features.scrapyd.gateway.routes import PATHS
 from crawler_lifecycle.gateway.access.operations import Entrance
-from crawler_lifecycle.gateway.scrapyd import forms, jobs
-from crawler_lifecycle.gateway.scrapyd.routes import PATHS
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.task_tokens import sign
 from tests.gateway.gateway_world import World

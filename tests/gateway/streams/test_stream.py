@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import BUSY_S, IDLE_S, Feed, encode
-from crawler_lifecycle.ports.managers import NewManager
 from crawler_lifecycle.ports.runs import Event, Fence, Owner
 from tests.gateway.gateway_world import World
 from tests.gateway.served import Sse, events, listening, metric, served, take, until
@@ -296,7 +296,7 @@ class Outbox:
         self.down = False
 
     def append(self, run_id: int) -> None:
-        self.told.append(Event(len(self.told) + 1, run_id, "u", 1, "test", {"n": len(self.told)}, AT))
+        self.told.append(Event(len(self.told) + 1, run_id, "u", 1, "test", {"n": len(self.told)}, AT, f"runs/{run_id}"))
 
     def last_event_seq(self) -> int:
         self._reach()
@@ -412,7 +412,9 @@ async def test_a_feed_that_closes_rests_even_if_a_reader_lingers() -> None:
 
 
 def test_the_format_survives_whatever_a_body_holds() -> None:
-    event = Event(3, 1, "u", 1, "run.changed", {"cause": "a\nid: 9\ndata: x\r\n\r\n", "rate": float("nan")}, AT)
+    event = Event(
+        3, 1, "u", 1, "run.changed", {"cause": "a\nid: 9\ndata: x\r\n\r\n", "rate": float("nan")}, AT, "runs/1"
+    )
     lines = encode(event).wire.decode().split("\n")
     assert [line.partition(":")[0] for line in lines] == ["event", "data", "id", "", ""]
 

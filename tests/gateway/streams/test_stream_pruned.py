@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.gateway.streams import feed
 from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store import Pruner, open_pruner
+from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
 from tests.contracts.store import world as lives
 from tests.gateway.gateway_world import World
 from tests.gateway.served import Sse, listening, served, take

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.ports.webhooks import Tried
+from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.ports import Tried
 from tests.gateway.gateway_world import World
 from tests.support.hostile_addresses import HOSTILE
 
@@ -75,7 +75,7 @@ def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(w
         assert shown["url"] == "https://x.example.com:443/…"
         changed = ok(client.put(PATH, json={**shown, "tags": ["a"]}))
         assert changed["revision"] == 2
-        row = world.store.webhooks.get_webhook("shop")
+        row = world.store.webhooks.get("shop")
         assert row is not None
         assert row.definition["url"] == chat["url"]
         for other in ({**shown, "kind": "slack"}, {**shown, "kind": "webhook", "secrets": ["env:CRAWL_HOOK"]}):

@@ -328,7 +328,7 @@ class Installation:
     def audit(self) -> Document:
         """The report of an audit that repairs nothing, by the worker of that role."""
         with self.gateway("admin") as admin:
-            audit_id = admin.audit(repair=False)["audit_id"]
+            audit_id = admin.post("/v1/audit", {"repair": False})["audit_id"]
             until(lambda: (admin.audit_report(audit_id) or {}).get("ended_at"), "the audit's report", PATIENCE_S)
             report = admin.audit_report(audit_id)
         assert report is not None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports.cluster import Changed
 from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 
 from .cluster import FakeCluster
@@ -29,7 +30,7 @@ class FakeObserver:
         self._watching = 0
         self._known: dict[tuple[int, int, int], Phase] = {}
 
-    def watch(self, changed: Callable[[int, datetime], None], over: threading.Event) -> None:
+    def watch(self, changed: Changed, over: threading.Event) -> None:
         known: dict[tuple[int, int, int], Phase] = {}
         self._watching += 1
         try:
@@ -37,7 +38,7 @@ class FakeObserver:
                 if self.problem is None:
                     phases = self.cluster.phases()
                     for key in [key for key, phase in phases.items() if known.get(key) is not phase]:
-                        changed(key[0], datetime.now(UTC))
+                        changed(key[0], datetime.now(UTC), frozenset({key[1:]}))
                     self._known = known = phases
                 over.wait(self.every_s)
         finally:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
-from crawler_lifecycle.domain.managers.manager import Decision, Facts, JobState, Live, Page, Start, Waiting
 from crawler_lifecycle.domain.run_data import AskedFiles
+from crawler_lifecycle.features.managers.domain.manager import Decision, Facts, JobState, Live, Page, Start, Waiting
 from crawler_lifecycle.managers.base import BaseScript
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery

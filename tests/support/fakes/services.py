@@ -39,12 +39,12 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
+from crawler_lifecycle.features.webhooks.ports import WebhookSender
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.files import FilePart, FilesMissing, FileSource
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner
-from crawler_lifecycle.ports.webhooks import WebhookSender
-from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.store import Store
 
 
 class Faults:

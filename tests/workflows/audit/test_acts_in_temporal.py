@@ -19,8 +19,8 @@ from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_audit
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditRules
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.temporal.client import Workflows

@@ -17,14 +17,15 @@ from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_audit, build_parent_audit
 from crawler_lifecycle.domain.audits.audit import TRIES_MAX, AuditRules
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
-from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
-from crawler_lifecycle.ports.managers import NewManager
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
+from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
+from crawler_lifecycle.features.managers.ports import NewManager
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.overdue_looks import Overdue
 from tests.support.fakes.cluster import Behaviour
@@ -51,9 +52,9 @@ class Owned:
         s = self.lab.store
         s.managers.reserve_manager(NewManager("stream", "f1", plan="tests:Stream"))
         graph_lab(self.lab).made([CRAWL])
-        s.schedules.put_schedule("s", ScheduleSpec(every_s=3600, run={"crawler": "books"}).document(), "ann")
+        s.schedules.put("s", ScheduleSpec(every_s=3600, run={"crawler": "books"}).document(), "ann")
         s.schedules.ask_due("s", [DUE], "ann", "backfilled by ann")
-        s.webhooks.put_webhook("w", WebhookSpec("https://hooks.example.com/in", ["env:HOOK"]).document(), "ann")
+        s.webhooks.put("w", WebhookSpec("https://hooks.example.com/in", ["env:HOOK"]).document(), "ann")
         self.lab.parts.audit = AuditRules()
         self.ids = {
             "manager": manager_workflow_id("stream", "f1"),
@@ -98,7 +99,7 @@ class Owned:
             graph = s.graphs.get_graph(1)
             return f"{graph.state} {graph.cause}" if graph.state.final else None
         if what == "webhook":
-            hook = s.webhooks.get_webhook("w")
+            hook = s.webhooks.get("w")
             return None if hook.paused_at is None else f"paused {hook.pause_reason}"
         line = s.schedules.get_due(1)
         return None if line.decision.begins else f"{line.decision} {line.reason}"

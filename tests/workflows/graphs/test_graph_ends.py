@@ -11,10 +11,10 @@ from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.graph.commands import RetrySteps
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.run import StopIntent
-from tests.contracts.store.graphing import chain, group, step
+from crawler_lifecycle.features.graphs.domain.commands import RetrySteps
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
+from tests.contracts.store.graphing import approval, chain, group, step
 from tests.support.fakes.cluster import Behaviour
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab
@@ -161,6 +161,31 @@ async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
         g.functions.held["slow"].set()
         assert (await g.ended(handle)).state == "completed"
     assert g.functions.calls == {"slow": 1, "bad": 2, "then": 1, "more": 1}
+
+
+async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(real_lab: Lab) -> None:
+    g = graph_lab(real_lab)
+    async with g.working():
+        handle = await g.start([approval("ask"), step("then", "ask"), approval("again", "then")])
+        waiting = "it waits for an approval: crawlctl graph approve nightly"
+        await g.snapshot_where(handle, lambda s: waiting in str(s.waiting))
+        for payload in (None, b"\xff", [1], {"step": "nobody"}, {"step": "then"}, {"step": "ask", "more": 1}):
+            await handle.signal("approve_step", payload)
+        await handle.signal("approve_step", {"step": "ask", "note": "go", "requested_by": "ada"})
+        await real_lab.until(lambda: g.states() == {"ask": "completed", "then": "completed", "again": "executing"})
+        notes = (await g.snapshot_where(handle, lambda s: s.notes)).notes
+        assert sum("dropped" in note for note in notes) == 4, notes
+        assert sum("a command had no effect" in note for note in notes) == 2, notes
+        assert g.steps()["ask"].reason == "approved by ada: go"
+        await handle.signal("stop")
+        assert (await g.ended(handle)).state == "cancelled"
+        command = RetrySteps().apply
+        assert real_lab.store.graphs.command(1, "again", command) == 1
+        handle = await g.begin(g.row())
+        await real_lab.until(lambda: g.states()["again"] == "executing")
+        await handle.signal("approve_step", {"step": "again", "approved": False})
+        assert (await g.ended(handle)).cause == "Step 'again' was discarded: rejected by somebody"
+    assert g.functions.calls == {"then": 1}
 
 
 @pytest.mark.troubles

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities.graphs.batches import GraphBatchActivities
 from crawler_lifecycle.domain.values import decode, unpacked
+from crawler_lifecycle.features.graphs.activities.batches import GraphBatchActivities
+from crawler_lifecycle.features.user_code.functions import Functions
+from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.graphs import Workflow
-from crawler_lifecycle.plans.functions import Functions
-from crawler_lifecycle.plans.process import Rules
 from tests.plans.plans_support import module
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.activities.graphs import graphs
-from crawler_lifecycle.domain.graph.commands import RetrySteps
-from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.values import decode, unpacked
+from crawler_lifecycle.features.graphs.activities import graphs
+from crawler_lifecycle.features.graphs.domain.commands import RetrySteps
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
 from tests.contracts.store.graphing import step

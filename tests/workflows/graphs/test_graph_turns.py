@@ -14,11 +14,11 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.graph.commands import GraphResult
-from crawler_lifecycle.domain.graph.spec import StepState
-from crawler_lifecycle.ports.graphs import StepWork
+from crawler_lifecycle.features.graphs.domain.commands import GraphResult
+from crawler_lifecycle.features.graphs.domain.spec import StepState
+from crawler_lifecycle.features.graphs.ports import StepWork
+from crawler_lifecycle.features.graphs.workflows import graph
 from crawler_lifecycle.workflows import calls
-from crawler_lifecycle.workflows.plans import graph
 from tests.contracts.store.graphing import chain, group, step
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab, laboratory

@@ -8,8 +8,8 @@ import pytest
 from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.clock import utc_now
-from crawler_lifecycle.domain.managers.manager import ManagerResult
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.features.managers.domain.manager import ManagerResult
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from crawler_lifecycle.activities.managers.cycles import CycleOrder
-from crawler_lifecycle.domain.managers.manager import ManagerResult
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.managers.requests import ResumeManager, StopManager
+from crawler_lifecycle.features.managers.activities.cycles import CycleOrder
+from crawler_lifecycle.features.managers.domain.manager import ManagerResult
+from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
+from crawler_lifecycle.features.managers.gateway.requests import ResumeManager, StopManager
+from crawler_lifecycle.features.managers.workflows import manager
+from crawler_lifecycle.features.managers.workflows.manager import NO_WORKER
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.workflows.plans import manager
-from crawler_lifecycle.workflows.plans.manager import NO_WORKER
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick

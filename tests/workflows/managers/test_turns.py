@@ -12,18 +12,18 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
-from crawler_lifecycle.activities.managers.managing import ManagerEnded
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.managers.manager import Job, ManagerResult
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer, CycleOrder
+from crawler_lifecycle.features.managers.activities.managing import ManagerEnded
+from crawler_lifecycle.features.managers.domain.manager import Job, ManagerResult
+from crawler_lifecycle.features.managers.workflows import manager
+from crawler_lifecycle.features.managers.workflows.manager import CrawlManagerWorkflow
+from crawler_lifecycle.features.managers.workflows.manager_state import ManagerState
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
-from crawler_lifecycle.workflows.plans import manager
-from crawler_lifecycle.workflows.plans.manager import CrawlManagerWorkflow
-from crawler_lifecycle.workflows.plans.manager_state import ManagerState
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.managing import manager_lab, quick

@@ -14,18 +14,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_parent_audit
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.schedules.decision import Decision
-from crawler_lifecycle.domain.schedules.definition import (
-    ScheduleSpec,
-    TargetKind,
-    due_request_id,
-    due_workflow_id,
-    temporal_schedule_id,
-)
-from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow, TargetRef
+from crawler_lifecycle.domain.due_ids import due_request_id, due_workflow_id, temporal_schedule_id
+from crawler_lifecycle.features.schedules.domain.decision import Decision
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
+from crawler_lifecycle.features.schedules.ports import DueOrder, DueRow, ScheduleRow, TargetRef
+from crawler_lifecycle.features.schedules.temporal import ScheduleKeeper, temporal_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.errors import allowing
-from crawler_lifecycle.temporal.schedules import ScheduleKeeper, temporal_schedule
 from tests.contracts.store.graphing import chain
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
@@ -50,11 +45,11 @@ class Scheduled:
         target = {} if {"graph", "manager"} & set(fields) else {"run": RUN}
         times = {} if "cron" in fields else {"every_s": 3600}
         spec = ScheduleSpec(**{**target, **times, **fields})
-        self.lab.store.schedules.put_schedule(self.name, spec.document(), "ann")
+        self.lab.store.schedules.put(self.name, spec.document(), "ann")
 
     @property
     def row(self) -> ScheduleRow:
-        found: ScheduleRow | None = self.lab.store.schedules.get_schedule(self.name)
+        found: ScheduleRow | None = self.lab.store.schedules.get(self.name)
         assert found is not None
         return found
 
@@ -199,11 +194,11 @@ async def test_what_was_done_in_temporal_is_taken_over_or_set_back(real_lab: Lab
     await s.handle.unpause(note="over")
     await keep("kept")
     assert s.row.paused_at is None
-    real_lab.store.schedules.pause_schedule("kept", "ours")
+    real_lab.store.schedules.pause("kept", "ours")
     await keep("kept")
     found = (await s.handle.describe()).schedule
     assert (found.state.paused, str(found.state.note).endswith(" paused: ours")) == (True, True)
-    real_lab.store.schedules.pause_schedule("kept", None)
+    real_lab.store.schedules.pause("kept", None)
     await keep("kept")
     assert not (await s.handle.describe()).schedule.state.paused
 
@@ -222,7 +217,7 @@ async def test_what_was_done_in_temporal_is_taken_over_or_set_back(real_lab: Lab
     await keep("kept")
     assert s.row.trouble is None
     assert (await s.handle.describe()).info.next_action_times[0].hour == 3
-    assert real_lab.store.schedules.delete_schedule("kept")
+    assert real_lab.store.schedules.delete("kept")
     await keep("kept")
     with pytest.raises(RPCError, match="not found"):
         await s.handle.describe()
@@ -267,7 +262,7 @@ async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> Non
     await s.handle.update(paused)
     await s.keeper.keep("edited")
     assert s.row.pause_reason == "paused in Temporal: without a reason", "also where our note was left there"
-    real_lab.store.schedules.pause_schedule("edited", None)
+    real_lab.store.schedules.pause("edited", None)
     await s.keeper.keep("edited")
     assert not (await s.handle.describe()).schedule.state.paused
 

@@ -58,7 +58,7 @@ async def test_a_schedule_of_temporal_itself(real_lab: Lab) -> None:
     second, before = (lab.store.runs.get_run(run.run_id) for run in lab.store.runs.list_runs())
     assert (before.status, before.outcome) == ("FAILED", "cancelled"), "CancelOther is a graceful stop"
     assert before.ended_at <= second.created_at
-    assert lab.store.schedules.list_schedules() == [], "ours know nothing of it"
+    assert lab.store.schedules.page() == [], "ours know nothing of it"
     await temporal(lab, "schedule", "delete", "--schedule-id", "own")
     handle = lab.client.get_workflow_handle(str(second.owner_workflow_id))
     await handle.signal("stop")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from crawler_lifecycle.clock import utc_now
-from crawler_lifecycle.domain.schedules.definition import due_workflow_id, temporal_schedule_id
+from crawler_lifecycle.domain.due_ids import due_workflow_id, temporal_schedule_id
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway

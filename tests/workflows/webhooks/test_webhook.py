@@ -15,9 +15,9 @@ import pytest_asyncio
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import WEBHOOKS, build_parent_audit
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
+from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
+from crawler_lifecycle.features.webhooks.ports import WebhookRow
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import calls
 from tests.contracts.store.world import request
@@ -38,7 +38,7 @@ class Hooked:
     async def put(self, url: str | None = None, **fields: Any) -> None:
         """Make it or change it, as the gateway does."""
         spec = WebhookSpec(url or self.receiver.url, ["env:CRAWL_HOOK"], **fields)
-        self.lab.store.webhooks.put_webhook(self.name, spec.document(), "ann")
+        self.lab.store.webhooks.put(self.name, spec.document(), "ann")
         await self.begin()
 
     async def begin(self) -> None:
@@ -49,7 +49,7 @@ class Hooked:
 
     @property
     def row(self) -> WebhookRow:
-        found: WebhookRow | None = self.lab.store.webhooks.get_webhook(self.name)
+        found: WebhookRow | None = self.lab.store.webhooks.get(self.name)
         assert found is not None
         return found
 
@@ -59,12 +59,12 @@ class Hooked:
         await self.lab.until(lambda: self.row.through_seq >= last)
 
     async def resumed(self, *, skip: bool = False) -> None:
-        self.lab.store.webhooks.pause_webhook(self.name, None, skip=skip)
+        self.lab.store.webhooks.pause(self.name, None, skip=skip)
         await self.begin()
 
     async def deleted(self) -> None:
         """Delete it; its workflow ends."""
-        self.lab.store.webhooks.delete_webhook(self.name)
+        self.lab.store.webhooks.delete(self.name)
         await self.begin()
         assert await self.lab.ended(self.lab.client.get_workflow_handle(webhook_workflow_id(self.name))) == "deleted"
 
@@ -187,7 +187,7 @@ async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
     await hook.resumed()
     await hook.settled()
     assert in_order(hook.receiver.seqs())[-2:] == told
-    hook.lab.store.webhooks.pause_webhook("gone", "enough")
+    hook.lab.store.webhooks.pause("gone", "enough")
     later = list(tell(hook.lab, fences, 1, begin=2))
     await hook.resumed(skip=True)
     await hook.settled()
@@ -199,7 +199,7 @@ async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
     """The gateway died between the row and the workflow."""
     hook = hooks("forgotten")
     spec = WebhookSpec(hook.receiver.url, ["env:CRAWL_HOOK"], events=["webhook.paused"])
-    hook.lab.store.webhooks.put_webhook("forgotten", spec.document(), None)
+    hook.lab.store.webhooks.put("forgotten", spec.document(), None)
     event = hook.lab.store.webhooks.test_webhook("forgotten", "ann")
     audit = build_parent_audit(hook.lab.parts)
     audit.clock = lambda: utc_now() + timedelta(seconds=60)

@@ -21,6 +21,8 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from crawler_lifecycle.activities import meters
+from crawler_lifecycle.activities.look_step import Recorder
+from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -33,14 +35,13 @@ from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.settings import ClusterSettings
-from crawler_lifecycle.store import open_store
-from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.worker.finalizer_release import Releaser
-from crawler_lifecycle.worker.wake_ups import Waker
+from crawler_lifecycle.worker.recording import Recording
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 from tests.kubernetes.cluster.processes import Part
 from tests.kubernetes.kube_lab import KubeScheduler
@@ -116,7 +117,10 @@ async def serve(place: Place, kind: str) -> None:
         await worker(place, client, api, store, over)
     else:
         async with Beside() as beside:
-            beside.start(Waker(KubernetesObserver(api), store.wake_ups, Workflows(client).look_now).run())
+            policies = Policies(store.retries, FakeCatalogue(CRAWLERS.values()), RETRIES)
+            recorder = Recorder(store.looks, store.retries, KubernetesCluster(api), policies)
+            notify = Workflows(client).look_recorded
+            beside.start(Recording(KubernetesObserver(api), store.wake_ups, recorder, notify).run())
             await over.wait()
 
 

@@ -54,7 +54,8 @@ class S3Archive:
         from .upload import Leftovers, Upload, part_bytes
 
         name = self.bucket.prefix + checked_key(key)
-        url, pace = self.bucket.url(name), Pace(progress)
+        url = self.bucket.url(name)
+        pace = Pace(progress)
         try:
             with self.bucket.reporting("the archive cannot be written", url):
                 client = self.bucket.client
@@ -107,7 +108,8 @@ class S3Archive:
         from .errors import masked
 
         bucket = Bucket(self.bucket.root, SETTING, checking=True)
-        s3, where = bucket.client, {"Bucket": bucket.name, "Key": f"{bucket.prefix}probe-{uuid.uuid4().hex}"}
+        s3 = bucket.client
+        where = {"Bucket": bucket.name, "Key": f"{bucket.prefix}probe-{uuid.uuid4().hex}"}
 
         def call(what: str, operation: Callable[..., Any], **options: Any) -> Any:
             with bucket.reporting(what):

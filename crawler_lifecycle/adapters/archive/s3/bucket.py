@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 #: Seconds to connect, seconds to read, and tries of one call. With one try, one lost part of a thousand would restart
 #: the upload.
-CONNECT_S, READ_S, TRIES = 10, 60, 3
+CONNECT_S = 10
+READ_S = 60
+TRIES = 3
 #: Seconds to connect and to read in a check, because a person waits for it.
 CHECK_S = 5
 
@@ -41,7 +43,8 @@ class Bucket:
     def __init__(self, url: str, setting: str, *, checking: bool = False) -> None:
         self.name, self.prefix = _parsed(url, setting)
         self.root = f"s3://{self.name}/{self.prefix}"
-        self._setting, self._checking = setting, checking
+        self._setting = setting
+        self._checking = checking
         self._lock = threading.Lock()
         self._client: BaseClient | None = None
 

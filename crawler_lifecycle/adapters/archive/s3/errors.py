@@ -90,7 +90,8 @@ def not_delivered(place: str, what: str, error: Exception, *, setting: str = "LI
         operation = f" ({error.operation_name})"
         cure = _CURES.get(code)
     else:
-        message, operation = str(error), ""
+        message = str(error)
+        operation = ""
         cure = next((cure for kind, cure in _LOCAL_CURES if isinstance(error, kind)), None)
     message = masked(" ".join(message.split()))[:_TEXT_MAX]
     text = f"{place}: {what}: {code}{operation}"

@@ -36,7 +36,9 @@ LEVEL = 1
 
 #: A probe compresses some slices of a file's beginning: their number, the bytes of each, and the ratio from which
 #: compression is not worth its time.
-_PROBE_SLICES, _PROBE_BYTES, _PROBE_RATIO = 4, 8 * 1024, 0.97
+_PROBE_SLICES = 4
+_PROBE_BYTES = 8 * 1024
+_PROBE_RATIO = 0.97
 #: Maximum number of tasks without files that the note of an archive names. The manifest names more.
 _NAMED_MAX = 5
 Progress = Callable[[int, int], None]
@@ -143,7 +145,8 @@ def pack(
             notes.skip(path, reason)
             pace()
 
-        walk, bundles = Walk(limits, names, skip, pace), Unbundled(limits, names, skip, pace)
+        walk = Walk(limits, names, skip, pace)
+        bundles = Unbundled(limits, names, skip, pace)
         with StreamedZip(stream) as archive:
             packer = _Packer(archive, limits, names, notes, pace)
             lacking: list[str] = []
@@ -198,7 +201,9 @@ class _Packer:
             return
         path = self.names.file(found.path)
         self.path_bytes += len(path.encode())
-        digest, size, defect = hashlib.sha256(), 0, None
+        digest = hashlib.sha256()
+        size = 0
+        defect = None
         with self.archive.member(path, found.size, _deflater(packed=_worth_packing(first))) as member:
             chunk = first
             while chunk:

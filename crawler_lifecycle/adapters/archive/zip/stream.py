@@ -78,7 +78,8 @@ class Directory:
         for _ in range(self._count):
             length, flags, crc, *sizes = _ENTRY.unpack(self._file.read(_ENTRY.size))
             info = member_info(self._file.read(length).decode())
-            info.flag_bits, info.CRC = flags, crc
+            info.flag_bits = flags
+            info.CRC = crc
             info.compress_size, info.file_size, info.header_offset = sizes
             yield info
 

@@ -108,7 +108,8 @@ class _Stream:
         self._pieces = self._cut(chunks)
         self._beat = beat
         self._inflate = zlib.decompressobj(wbits=31)
-        self._out, self._given = b"", 0
+        self._out = b""
+        self._given = 0
 
     def _cut(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
@@ -155,34 +156,34 @@ class _Stream:
             self._beat()
 
 
+@dataclass
 class _Body:
     """The contents of one member, read like a file. It ends where the stream breaks, and keeps the error."""
 
-    def __init__(self, stream: _Stream, size: int) -> None:
-        self._stream = stream
-        self._left = size
-        self.broken: FilesMissing | None = None
+    stream: _Stream
+    left: int
+    broken: FilesMissing | None = None
 
     def read(self, size: int) -> bytes:
-        if not self._left or not size or self.broken:
+        if not self.left or not size or self.broken:
             return b""
         try:
-            data = self._stream.some(min(size, self._left))
+            data = self.stream.some(min(size, self.left))
         except FilesMissing as error:
             self.broken = error
             return b""
-        self._left -= len(data)
+        self.left -= len(data)
         return data
 
     def finish(self, most: int) -> int:
         """Skip the rest of a member, and return its size. Raises ``FilesMissing`` if that is more than ``most``."""
         if self.broken:
             raise self.broken
-        unread, self._left = self._left, 0
+        unread, self.left = self.left, 0
         if unread > most:
             # A few bytes can claim a very large size, and skipped bytes cost time too.
             raise FilesMissing("its bundle was not read to its end: too many bytes are over the limits")
-        self._stream.skip(unread)
+        self.stream.skip(unread)
         return unread
 
 
@@ -195,7 +196,8 @@ def _headers(stream: _Stream, bytes_max: int) -> Iterator[tuple[bytes, tarfile.T
         if not any(block):
             return  # the end: a block of zeros
         header = _parsed(block)
-        size, padding = header.size, -header.size % _BLOCK
+        size = header.size
+        padding = -header.size % _BLOCK
         if header.type == tarfile.GNUTYPE_LONGNAME:
             if size > _NAME_MAX:
                 raise FilesMissing("its bundle is damaged: a name is too long")

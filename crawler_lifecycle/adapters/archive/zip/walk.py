@@ -100,10 +100,13 @@ def _numbered(path: str, number: int) -> str:
     folder, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
     if not stem:
-        stem, dot, suffix = name, "", ""
+        stem = name
+        dot = ""
+        suffix = ""
     end = f"~{number}{dot}{suffix}"
     if (left := _COMPONENT_BYTES_MAX - len(end.encode())) < 1:
-        stem, end = name, f"~{number}"
+        stem = name
+        end = f"~{number}"
         left = _COMPONENT_BYTES_MAX - len(end)
     return f"{folder}{slash}{_cut(stem, left)}{end}"
 

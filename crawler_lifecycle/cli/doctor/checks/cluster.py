@@ -1,83 +1,60 @@
-"""Checks of the Kubernetes cluster: connection, rights, capacity, and pods that were left over."""
+"""Checks of the Kubernetes cluster: connection, version, namespace, clock, and rights."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.doctor.report import Context, Line, bad, clock_line, ok, old, warn
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 
-from . import cluster_objects as objects
 from . import component
-from .cluster_objects import APPLY, ASK_AGAIN
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.clusters.kubernetes.rbac import Right
-    from crawler_lifecycle.settings import Settings
 
 #: Uncertainty of the server's clock in seconds: its Date header only has whole seconds.
 DATE_S = 0.6
 #: The oldest Kubernetes that is supported, and what an older one lacks.
-LEAST, LACKS = (1, 30), "it starts another pod of a Job while the last one still executes"
+LEAST = (1, 30)
+LACKS = "it starts another pod of a Job while the last one still executes"
+
+#: The base alone must not be applied, because it would undo the changes of an overlay.
+APPLY = "apply your overlay of deploy/ again, as an administrator"
+ASK_AGAIN = "try again; kubectl get --raw /readyz shows the state of the API server"
 
 
 def check_cluster(context: Context) -> Sequence[Line]:
-    """Check connection, version, namespace, rights, quotas, objects that pods refer to, clocks and leftovers."""
-    settings = context.known
+    """Check connection, version, clock, namespace and rights."""
     from crawler_lifecycle.clusters.kubernetes import rbac
     from crawler_lifecycle.clusters.kubernetes.kind import api_of
 
     if (mine := component.component()) in rbac.RIGHTLESS:
         return [ok("cluster", f"{mine} does not use the cluster's API, and has no token for it")]
     try:
-        api = api_of(settings.cluster)
+        api = api_of(context.known.cluster)
         version = json.loads(api.get("/version")).get("gitVersion", "version unknown")
     except InvalidRequest as error:
         cure = "set LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT; kubectl config get-contexts"
         return [bad("cluster", str(error), cure)]
     except ClusterUnavailable as error:
         return [bad("cluster", str(error), cluster_access.failed(error).next_step)]
-    answers = [ok("cluster", f"{api.host} answers, {version}"), *old("cluster", "Kubernetes", version, LEAST, LACKS)]
-    return [*answers, *_of(api, settings, context.services)]
-
-
-def _of(api: Api, settings: Settings, services: str | None) -> list[Line]:
-    lines = [] if api.skew_s is None else [clock_line("the Kubernetes API", api.skew_s, DATE_S)]
-    namespace = _namespace(api)
-    lines += namespace
-    if any(line.level == "bad" for line in namespace):
-        return [*lines, *objects.left_over(api)]
-    checks: Sequence[Callable[[], Sequence[Line]]] = (
-        lambda: _rights(api) if services is None else _rights_of_accounts(api, services),
-        lambda: objects.quotas(api),
-        lambda: objects.accounts(api, settings),
-        lambda: objects.pull_secrets(api, settings),
-        lambda: objects.priority(api, settings),
-        lambda: objects.runtimes(api, settings),
-        lambda: objects.queues(api, settings),
-        lambda: objects.claim(api, settings.cluster.volume_claim),
-        lambda: objects.left_over(api),
-    )
-    with ThreadPoolExecutor(len(checks), thread_name_prefix="doctor-cluster") as threads:
-        for found in threads.map(_answered, checks):
-            lines += found
+    lines = [ok("cluster", f"{api.host} answers, {version}"), *old("cluster", "Kubernetes", version, LEAST, LACKS)]
+    if api.skew_s is not None:
+        lines.append(clock_line("the Kubernetes API", api.skew_s, DATE_S))
+    try:
+        lines.append(_namespace(api))
+        if lines[-1].level != "bad":
+            lines += _rights(api) if context.services is None else _rights_of_accounts(api, context.services)
+    except ClusterUnavailable as error:
+        lines.append(bad("cluster", str(error), ASK_AGAIN))
     return lines
 
 
-def _answered(check: Callable[[], Sequence[Line]]) -> Sequence[Line]:
-    """Return the findings of a check, or a finding that the cluster stopped answering."""
-    try:
-        return check()
-    except ClusterUnavailable as error:
-        return [bad("cluster", str(error), ASK_AGAIN)]
-
-
-def _namespace(api: Api) -> list[Line]:
+def _namespace(api: Api) -> Line:
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
     from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
 
@@ -86,30 +63,20 @@ def _namespace(api: Api) -> list[Line]:
         found = read_namespace(api)
     except NotFound:
         cure = f"{APPLY}; create its Secrets and volume claims separately"
-        return [bad("namespace", f"the cluster has no namespace {name!r}", cure)]
+        return bad("namespace", f"the cluster has no namespace {name!r}", cure)
     except Refused:
-        return [_unreadable(api)]
-    except ClusterUnavailable as error:
-        return [bad("namespace", str(error), ASK_AGAIN)]
+        return _unreadable(api)
     if found.leaving:
         cure = f"as an administrator: crawlctl cluster release --namespace {name}"
-        return [bad("namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", cure)]
-    level = found.metadata.labels.get("pod-security.kubernetes.io/enforce")
-    if level != "restricted":
-        cure = f"kubectl label namespace {name} pod-security.kubernetes.io/enforce=restricted --overwrite"
-        words = "enforces no Pod Security level" if level is None else f"only enforces Pod Security level {level!r}"
-        return [warn("namespace", f"{name!r} {words}; our manifests comply with 'restricted'", cure)]
-    return [ok("namespace", f"{name!r} is active and enforces Pod Security level 'restricted'")]
+        return bad("namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", cure)
+    return ok("namespace", f"{name!r} is active")
 
 
 def _unreadable(api: Api) -> Line:
     """Return the finding about a namespace that we may not read. Some components do not need this right."""
     from crawler_lifecycle.clusters.kubernetes import rbac
 
-    try:
-        mine = rbac.component(rbac.who_am_i(api))
-    except ClusterUnavailable as error:
-        return bad("namespace", str(error), ASK_AGAIN)
+    mine = rbac.component(rbac.who_am_i(api))
     text = f"this account may not read {api.namespace!r}, so it was not checked"
     if mine is not None and rbac.Right("get", "namespaces") not in rbac.granted(mine):
         return ok("namespace", f"{text}; {mine} does not need this right")

@@ -8,25 +8,25 @@ import socket
 from collections.abc import Mapping
 
 #: Checks of the process itself and its surroundings, for every component.
-OWN = frozenset({"environment", "versions", "memory", "disk", "cluster"})
+OWN = frozenset({"environment", "versions", "cluster"})
 #: Checks if only a gateway is named.
-NAMED = frozenset({"environment", "versions", "gateway"})
+NAMED = frozenset({"environment", "versions"})
 #: Checks of the systems that an installation needs.
 INSTALLATION = frozenset({"environment", "versions", "temporal", "database", "cluster", "archive", "files"})
 _STORES = frozenset({"temporal", "database"})
 
 #: Deployment -> further checks for its pods. ``deploy/base/services/network.yaml`` only allows these connections.
 USES: Mapping[str, frozenset[str]] = {
-    "worker-workflows": _STORES | {"catalogue", "events", "pushes"},
-    "worker-cluster": _STORES | {"catalogue", "scheduler", "pools"},
-    "worker-control": _STORES | {"catalogue"},
-    "worker-export": _STORES | {"catalogue", "archive", "files"},
-    "worker-audit": _STORES | {"catalogue", "schedules", "truth"},
-    "worker-plans": _STORES | {"catalogue", "plans", "archive"},
-    "worker-webhooks": _STORES | {"catalogue", "webhooks"},
-    "worker-observer": _STORES | {"catalogue"},
-    "gateway": _STORES | {"scheduler", "files", "quotas"},
-    "scheduler": frozenset({"catalogue"}),
+    "worker-workflows": _STORES | {"events", "pushes"},
+    "worker-cluster": _STORES,
+    "worker-control": _STORES,
+    "worker-export": _STORES | {"archive", "files"},
+    "worker-audit": _STORES,
+    "worker-plans": _STORES | {"archive"},
+    "worker-webhooks": _STORES,
+    "worker-observer": _STORES,
+    "gateway": _STORES | {"files", "quotas"},
+    "scheduler": frozenset(),
 }
 
 

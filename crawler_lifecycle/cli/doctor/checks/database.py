@@ -12,11 +12,14 @@ from crawler_lifecycle.cli.admin.services import DATABASE_CURE
 from crawler_lifecycle.cli.doctor.report import Context, Level, Line, bad, clock_line, of_error, ok, old
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.store import Diagnosis, StoreDamaged, diagnose, sqlite_file, try_writing, upgrade
+from crawler_lifecycle.store.diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
+from crawler_lifecycle.store.engine import StoreDamaged
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 
 MIB = 1024**2
 #: Limits for ``max_allowed_packet``. A request may have 2 MiB of tasks and arguments; its SQL statement is larger.
-PACKET_BAD, PACKET_WARN = 4 * MIB, 16 * MIB
+PACKET_BAD = 4 * MIB
+PACKET_WARN = 16 * MIB
 #: Pools of connections: one for each of a worker's four roles, and one for the gateway.
 POOLS = 5
 #: The oldest servers that are supported, and what older ones lack.
@@ -115,7 +118,8 @@ def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Lin
         return []
     is_on = {name: value.upper() not in ("OFF", "0") for name, value in variables.items()}
     packet, most, idle_s = (_number(variables, n) for n in ("max_allowed_packet", "max_connections", "wait_timeout"))
-    flush, needed = variables.get("innodb_flush_log_at_trx_commit", "1"), POOLS * settings.database.pool_size
+    flush = variables.get("innodb_flush_log_at_trx_commit", "1")
+    needed = POOLS * settings.database.pool_size
     lost = "a crash may lose acknowledged data, for example stops"
     large = f"max_allowed_packet is {packet / MIB:.1f} MiB: runs with many tasks cannot be stored"
     rules: Sequence[tuple[bool, Level, str, str]] = (

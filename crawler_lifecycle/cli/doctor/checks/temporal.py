@@ -17,7 +17,8 @@ from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
 
 #: The oldest Temporal server that is supported, and what an older one lacks.
-LEAST, LACKS = (1, 31), "it has no fair task queues, and does not tell which workflows are blocked"
+LEAST = (1, 31)
+LACKS = "it has no fair task queues, and does not tell which workflows are blocked"
 _UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to its address"
 
 

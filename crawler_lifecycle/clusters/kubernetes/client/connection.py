@@ -37,7 +37,8 @@ K = TypeVar("K")
 #: The most connections that stay open. More parallel calls open further connections, which are closed afterwards.
 CONNECTIONS = 32
 #: The most starts of a list whose pages are inconsistent, and the most pages of a list.
-LIST_STARTS, PAGES_MAX = 3, 4000
+LIST_STARTS = 3
+PAGES_MAX = 4000
 #: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes: then the next one may have twice as many objects.
 SHORT = 4
 
@@ -175,7 +176,8 @@ class Api:
         Pages are decoded one after the other. Only the result of ``keep`` for each object stays in memory, so that a
         long list needs little memory.
         """
-        asked, limit = Asked("GET", path), which.get("limit", 500)
+        asked = Asked("GET", path)
+        limit = which.get("limit", 500)
         query = {"labelSelector": which.get("labels"), "fieldSelector": which.get("fields"), "limit": limit}
         until = time.monotonic() + (which.get("within_s") or 2 * self._wire.whole_s)
         for _ in range(LIST_STARTS - 1):
@@ -196,7 +198,8 @@ class Api:
         """Read the pages of one list. Raises ``Expired`` when they are of different moments."""
         found: Listing[Any] = Listing()
         names: set[tuple[str | None, str]] = set()
-        token, tokens = None, set[str]()
+        token = None
+        tokens = set[str]()
         for _ in range(PAGES_MAX):
             data = self._page(asked, {**query, "continue": token}, until)
             if data is None:

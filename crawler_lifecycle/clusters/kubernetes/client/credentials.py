@@ -120,7 +120,8 @@ class Access:
                         f"{self.source.words}: names the server {found.host} now, but this process began with "
                         f"{self.host}; restart this process, or set LIFECYCLE_CLUSTER__CONTEXT"
                     )
-                self._identity, self._renewed_at = found, time.monotonic()
+                self._identity = found
+                self._renewed_at = time.monotonic()
             return self._identity.certificates != who.certificates or _authorization(self._identity) != refused
 
     def close(self) -> None:
@@ -154,7 +155,8 @@ def load(source: Source, connections: int) -> Identity:
             proxy = _proxy(source)
     except Exception as error:  # the loader, yaml and plugins raise many kinds of errors
         raise InvalidRequest(f"{source.words}: cannot be used; {type(error).__name__}: {error}") from error
-    configuration.proxy, configuration.no_proxy = proxy, None
+    configuration.proxy = proxy
+    configuration.no_proxy = None
     configuration.retries = False
     configuration.socket_options = KEEPALIVE
     configuration.connection_pool_maxsize = connections

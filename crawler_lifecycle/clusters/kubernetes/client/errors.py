@@ -6,7 +6,7 @@ Each error is a ``ClusterUnavailable``, so a caller that does not handle it chan
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from urllib.parse import unquote
 
 import msgspec
@@ -58,38 +58,39 @@ class Asked:
         return f"{verb} {what}{f' {name}' if name else ''}{where}"
 
 
+@dataclass(eq=False, repr=False)
 class ApiError(ClusterUnavailable):
-    """A failed request to the Kubernetes API. Its text is for people.
+    """A failed request to the Kubernetes API. Its text is for people."""
 
-    - ``status``: the HTTP status; ``None`` when no answer came
-    - ``reason``: the API's code, such as ``AlreadyExists``
-    - ``words``: the server's own message
-    - ``causes``: the codes in the answer's details, such as ``NamespaceTerminating``
-    - ``effect_unknown``: true for a write that may have had an effect despite the error
-    """
+    text: InitVar[str]
+    _: KW_ONLY
+    status: int | None = None
+    """The HTTP status; ``None`` when no answer came."""
+    reason: str = ""
+    """The API's code, such as ``AlreadyExists``."""
+    words: str = ""
+    """The server's own message."""
+    causes: tuple[str, ...] = ()
+    """The codes in the answer's details, such as ``NamespaceTerminating``."""
+    retry_after_s: float | None = None
+    effect_unknown: bool = False
+    """True for a write that may have had an effect despite the error."""
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        status: int | None = None,
-        reason: str = "",
-        words: str = "",
-        causes: tuple[str, ...] = (),
-        retry_after_s: float | None = None,
-        effect_unknown: bool = False,
-    ) -> None:
+    def __post_init__(self, text: str) -> None:
         super().__init__(text)
-        self.status = status
-        self.reason = reason
-        self.words = words
-        self.causes = causes
-        self.retry_after_s = retry_after_s
-        self.effect_unknown = effect_unknown
 
 
 class NoAnswer(ApiError):
     """No complete answer came: no connection, no answer in time, or an interrupted connection."""
+
+    retry_within_s = 2.0
+    """The longest pause before a loop tries again."""
+
+
+class NoConnection(NoAnswer):
+    """The request was not sent, because no connection was made. The server has noticed nothing."""
+
+    retry_within_s = 0.5
 
 
 class Unreadable(ApiError):
@@ -201,7 +202,8 @@ def from_status(asked: Asked, status: int, body: Status, retry_after_s: float | 
 
 def no_answer(asked: Asked, what: str, *, sent: bool = True) -> NoAnswer:
     """Return the error for an answer that did not arrive. ``sent``: the request may have reached the server."""
-    return NoAnswer(f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=sent and asked.writes)
+    kind = NoAnswer if sent else NoConnection
+    return kind(f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=sent and asked.writes)
 
 
 def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:

@@ -57,7 +57,8 @@ class Wire:
 
     def __init__(self, identity: credentials.Access, connect_s: float, read_s: float) -> None:
         self._access = identity
-        self._connect_s, self._read_s = connect_s, read_s
+        self._connect_s = connect_s
+        self._read_s = read_s
         self.whole_s = WHOLE * read_s
         """Seconds that a whole answer may take."""
         self._calls = Calls()
@@ -93,9 +94,11 @@ class Wire:
             whole_s = min(whole_s, until - time.monotonic())
             if whole_s <= 0:
                 raise errors.no_answer(asked, "the pages of the list took too long")
-        headers, payload = {"Accept": accept}, None
+        headers = {"Accept": accept}
+        payload = None
         if body is not None:
-            headers["Content-Type"], payload = content, msgspec.json.encode(body)
+            headers["Content-Type"] = content
+            payload = msgspec.json.encode(body)
         sent = _Request(asked, _target(asked.path, query), headers, payload, self._read_s, whole_s, left_s)
         call, response = self._answered(sent)
         return self._body(asked, call, response)
@@ -166,7 +169,9 @@ class Wire:
         return call, response
 
     def _body(self, asked: Asked, call: Call, response: BaseHTTPResponse, limit: int | None = None) -> bytes:
-        parts, size, most = [], 0, limit or self.answer_max
+        parts = []
+        size = 0
+        most = limit or self.answer_max
         try:
             for part in response.stream(_READ):
                 parts.append(part)

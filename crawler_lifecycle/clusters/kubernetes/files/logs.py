@@ -105,7 +105,8 @@ class PodLogs:
             begin = _Line()  # the log was rotated, or lost together with its node
             piece = self._piece(pod, begin, after + limit)
         if after > begin.position + len(piece.data):
-            begin, after = _Line(), 0
+            begin = _Line()
+            after = 0
             piece = self._piece(pod, begin, limit)
         return self._answer(pod, begin, piece, after, limit, over)
 
@@ -153,7 +154,9 @@ class PodLogs:
 
 def _without_stamps(raw: bytes, position: int, *, whole: bool) -> _Piece:
     """Return the lines without the time and space at their beginning. The last line may be cut, even in its time."""
-    parts, lines, second = [], [], b""
+    parts = []
+    lines = []
+    second = b""
     for line in io.BytesIO(raw):  # ``BytesIO`` splits at line feeds only, unlike ``splitlines``
         stamp, space, text = line.partition(b" ")
         if not space:

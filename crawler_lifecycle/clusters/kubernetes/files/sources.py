@@ -72,9 +72,9 @@ class BundleFiles:
         """Return one bundle for each task that was deployed."""
         read = self._bundles.read
         return [
-            FileSource(files_prefix(one.index, one.attempt), bundle=partial(read, run, one.index, one.attempt))
-            for one in tasks
-            if one.uid is not None
+            FileSource(files_prefix(task.index, task.attempt), bundle=partial(read, run, task.index, task.attempt))
+            for task in tasks
+            if task.uid is not None
         ]
 
 

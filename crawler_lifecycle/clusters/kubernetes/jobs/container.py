@@ -104,10 +104,12 @@ def _check(name: str, value: str) -> None:
 
 
 #: The requests of a container when neither the request nor the catalogue sets them.
-CPU_REQUEST, MEMORY_REQUEST = "50m", "128Mi"
+CPU_REQUEST = "50m"
+MEMORY_REQUEST = "128Mi"
 #: The reserved share of the processor limit, and the least reservation in thousandths of a processor. A share is
 #: enough, because a crawler mostly waits for answers.
-CPU_SHARE, CPU_LEAST = 0.25, 10
+CPU_SHARE = 0.25
+CPU_LEAST = 10
 #: The smallest memory limit in bytes with which a container can start.
 MEMORY_LEAST = 4 * 2**20
 #: Bytes of disk reserved for the container's log, in addition to the pod's own folders.
@@ -144,7 +146,8 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
     Requests are always set: otherwise Kubernetes uses the limits as requests, and few crawlers fit on an idle node.
     Memory is reserved in full, because a node cannot take it back, and evicts pods when it has no free memory.
     """
-    asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
+    asked = limits_of(deployment, crawler)
+    wished = crawler.kubernetes.requests
     crawler.kubernetes.check_shm(asked.memory)  # a request may lower the limit
     memory = memory_limit(deployment, crawler)
     found = _resources(asked, wished, memory, crawler, folders=1 if shared else 2)
@@ -162,8 +165,10 @@ def resources_beside(n: int, crawler: CrawlerDefinition) -> dict[str, dict[str, 
 def _resources(
     asked: Resources, wished: Resources, memory: int | None, crawler: CrawlerDefinition, *, folders: int
 ) -> dict[str, dict[str, str]]:
-    cpu, disk = _milli(asked.cpu), (parse_memory(scratch_of(crawler)) or 0) * folders + LOGS
-    limits, requests = dict[str, str](), {"cpu": CPU_REQUEST, "memory": MEMORY_REQUEST, "ephemeral-storage": "0"}
+    cpu = _milli(asked.cpu)
+    disk = (parse_memory(scratch_of(crawler)) or 0) * folders + LOGS
+    limits = dict[str, str]()
+    requests = {"cpu": CPU_REQUEST, "memory": MEMORY_REQUEST, "ephemeral-storage": "0"}
     least = _milli(wished.cpu) or (None if cpu is None else max(CPU_LEAST, round(cpu * CPU_SHARE)))
     if cpu is not None:
         limits["cpu"] = _processors(cpu)

@@ -124,7 +124,8 @@ class KubernetesDeployer:
         """
         if not tries:
             return {}
-        indexes, attempts = ",".join(map(str, tries)), ",".join(map(str, sorted(set(tries.values()))))
+        indexes = ",".join(map(str, tries))
+        attempts = ",".join(map(str, sorted(set(tries.values()))))
         selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT} in ({attempts})"
         try:
             found = self.api.listing(self.api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
@@ -160,9 +161,11 @@ class KubernetesDeployer:
         try:
             if known is not None:
                 self._check_ours(known, ours)
-                job, state = known, "existing"
+                job = known
+                state = "existing"
             elif (other := former.get(task.index)) is not None and deployment.run.owns(run_uid_of(other.metadata)):
-                job, state = self._found(ours, _suspended(other)), "existing"
+                job = self._found(ours, _suspended(other))
+                state = "existing"
             else:
                 job, state = self._job(ours, wanted, deployment.expires_at)
         except _Answered as answer:
@@ -234,7 +237,8 @@ class KubernetesDeployer:
         """
         meta = found.metadata
         hashes = map(ours.hash_as, (None, task_id_of(meta)))
-        same, settled = meta.annotations.get(labels.SPEC_HASH, "") in hashes, labels.SETTLED in meta.labels
+        same = meta.annotations.get(labels.SPEC_HASH, "") in hashes
+        settled = labels.SETTLED in meta.labels
         if same and not settled:
             return
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER

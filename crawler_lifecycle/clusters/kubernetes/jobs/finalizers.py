@@ -24,7 +24,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.clusters.kubernetes import labels
@@ -66,7 +66,10 @@ _MARK = {labels.SETTLED: "true"}
 BESIDE = timedelta(seconds=60)
 #: Seconds between two lists of our waiting pods, our running pods, and pods without our label. A pause is at least
 #: ``SHARE`` times as long as the list took, so that thousands that wait or run cost little.
-WAITING_S, RUNNING_S, STRAYS_S, SHARE = 3.0, 30.0, 300.0, 20.0
+WAITING_S = 3.0
+RUNNING_S = 30.0
+STRAYS_S = 300.0
+SHARE = 20.0
 
 
 class Finalizers:
@@ -106,7 +109,8 @@ class Finalizers:
 
     def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
         """Return the ends among these pods, once the other containers have ended or had ``BESIDE`` to end."""
-        before, found = self._clock() - BESIDE, []
+        before = self._clock() - BESIDE
+        found = []
         for pod in pods:
             if _ours_or_none(pod) is None or not ended(pod):
                 continue
@@ -175,7 +179,8 @@ class _Seldom:
     """The ends of an expensive list, which is read rarely and remembered in between."""
 
     def __init__(self, every_s: float, read: Callable[[], list[KeptEnd]]) -> None:
-        self._every_s, self._read = every_s, read
+        self._every_s = every_s
+        self._read = read
         self._at = 0.0
         self._ends: list[KeptEnd] = []
 
@@ -245,14 +250,3 @@ def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[st
     """
     meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}
-
-
-def waiting_longer_than(pods: Sequence[Pod], now: datetime, longer_than_s: float) -> list[Pod]:
-    """Return the pods that wait longer than ``longer_than_s``, although they should have been released."""
-    return [
-        pod
-        for pod in pods
-        if waits(pod)
-        and (since := ended_at(pod) or pod.metadata.deletion_timestamp) is not None
-        and (now - since).total_seconds() > longer_than_s
-    ]

@@ -58,7 +58,8 @@ def job_for(
     owned.check(crawler.kubernetes, crawler.secrets)
     _check_account(crawler.kubernetes.service_account)
     identity = identity_of(deployment, crawler, task)
-    options, name = crawler.kubernetes, cluster_name(deployment.run_id, task.index, task.attempt)
+    options = crawler.kubernetes
+    name = cluster_name(deployment.run_id, task.index, task.attempt)
     runner = {} if options.runner else {labels.RUNNER: "false"}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
     if deployment.record:
@@ -250,7 +251,8 @@ def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
 
 def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> Part:
     """Return the container's name, image, command and working folder. Raises ``InvalidRequest``."""
-    image, folder = crawler.image or settings.image, crawler.kubernetes.project
+    image = crawler.image or settings.image
+    folder = crawler.kubernetes.project
     if image is None:
         raise InvalidRequest("image: missing; set it in the catalogue, or LIFECYCLE_CLUSTER__IMAGE for all crawlers")
     found: Part = {
@@ -343,8 +345,11 @@ def _volumes(
         files = str(layout.files_path(deployment.run, task.index, task.attempt))
         state = str(layout.state_path(deployment.run, task.index))
     else:
-        data, files, state = {"emptyDir": {"sizeLimit": scratch}}, "files", "state"
-    more, shm = crawler.kubernetes.volumes, shm_of(crawler)
+        data = {"emptyDir": {"sizeLimit": scratch}}
+        files = "files"
+        state = "state"
+    more = crawler.kubernetes.volumes
+    shm = shm_of(crawler)
     in_memory: Part = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shm}}
     beside: list[Part] = [
         {"name": f"{_TMP_VOLUME}-{n}", "emptyDir": {"sizeLimit": scratch}}
@@ -371,7 +376,8 @@ def _shm_mount(crawler: CrawlerDefinition) -> list[Part]:
     return [{"name": _SHM_VOLUME, "mountPath": "/dev/shm"}] if crawler.kubernetes.shm else []  # noqa: S108 - a mount
 
 
-_TMP_VOLUME, _SHM_VOLUME = "crawl-tmp", "crawl-shm"
+_TMP_VOLUME = "crawl-tmp"
+_SHM_VOLUME = "crawl-shm"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:

@@ -42,17 +42,21 @@ THREADS = 8
 #: The most seconds for the logs of one look, even if a node does not answer.
 LOOK_S = 5.0
 #: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits for them.
-KEPT_S, KEPT_EACH_S = 2.0, 0.05
+KEPT_S = 2.0
+KEPT_EACH_S = 0.05
 #: The most logs to store that are in memory at once, of at most 16 KiB each.
 LOGS_A_TURN = 500
 
 #: Limits for reading counters: pods of one look, and lines and bytes of a log. The larger limits are for a crawler that
 #: prints so much that the last line of our runner is not in the first part.
 PODS_A_LOOK = 50
-LOOK_LINES, LOOK_BYTES = 24, 4096
-MORE_LINES, MORE_BYTES = 240, 32 * 1024
+LOOK_LINES = 24
+LOOK_BYTES = 4096
+MORE_LINES = 240
+MORE_BYTES = 32 * 1024
 #: The most lines and bytes for the log tail that we store, and in which the error of a failed crawler is searched.
-KEPT, SEARCHED = (200, 8 * LOG_TAIL_BYTES), (20_000, 4 * 1024 * 1024)
+KEPT = (200, 8 * LOG_TAIL_BYTES)
+SEARCHED = (20_000, 4 * 1024 * 1024)
 #: Numbers of lines for the next tries. Long lines need them: otherwise the limit of bytes cuts off the newest lines.
 FEWER = (2000, 16, 4, 1)
 #: Error messages that a node returns with status 200 in place of a log, when it has removed the container or cannot
@@ -257,7 +261,9 @@ def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
 
 def _used(containers: list[dict[str, Any]]) -> int | None:
     """Return the bytes that the crawler's container uses; ``None`` if they are missing."""
-    used = next((one["usage"].get("memory") for one in containers if one["name"] == labels.CONTAINER), None)
+    used = next(
+        (container["usage"].get("memory") for container in containers if container["name"] == labels.CONTAINER), None
+    )
     return None if used is None else to_bytes(used)
 
 

@@ -93,7 +93,7 @@ def had_runner(job: Job | None, pod: Pod | None) -> bool:
 
 def memory_limit(pod: Pod) -> str | None:
     """Return the crawler's memory limit as a Kubernetes quantity, unchanged."""
-    found = [one for one in pod.spec.containers if one.name == labels.CONTAINER]
+    found = [container for container in pod.spec.containers if container.name == labels.CONTAINER]
     return found[0].memory_limit if found else None
 
 
@@ -103,7 +103,8 @@ def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | No
         return 0, None  # this phase means that every container ended with exit code 0
     if done is None or lost_container(done):
         return None, None
-    code, signal = bounds.exit_code(done.exit_code), bounds.exit_signal(done.signal) or summary.signal
+    code = bounds.exit_code(done.exit_code)
+    signal = bounds.exit_signal(done.signal) or summary.signal
     if signal is None and code is not None and 128 < code <= 128 + 64 and done.reason not in START_FAILURES:
         signal = code - 128 if code != summary.own_exit else None
     if code == 137 and done.reason == "Error" and summary.finish_reason is not None and summary.exit is not None:
@@ -157,8 +158,10 @@ def _stopped(last: PodEnd, code: int | None, summary: Summary) -> bool | None:
 
 def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> str | None:
     """Return the reason that Kubernetes gives for the end. If there are several, the most informative one."""
-    pod, done = last.pod, last.done
-    said, own = done.reason if done is not None else None, pod.status.reason
+    pod = last.pod
+    done = last.done
+    said = done.reason if done is not None else None
+    own = pod.status.reason
     if said == "OOMKilled":
         return said
     if _deadline_ended_it(last):
@@ -176,7 +179,9 @@ def _deadline_ended_it(last: PodEnd) -> bool:
     """Return whether the deadline of Job or pod ended the crawler. It did not if the crawler ended by itself."""
     if last.by_itself:
         return False
-    pod, at, deadline = last.pod, last.at, deadline_of(last.job)
+    pod = last.pod
+    at = last.at
+    deadline = deadline_of(last.job)
     if pod.status.reason == "DeadlineExceeded":
         beside = [
             known_time(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated

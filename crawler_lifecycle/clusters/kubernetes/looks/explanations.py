@@ -24,7 +24,8 @@ from .predicates import ended
 logger = logging.getLogger(__name__)
 
 #: Seconds that a Job may have no pod, and that a node may prepare a pod, before their events are read.
-JOB_S, POD_S = 2.0, 10.0
+JOB_S = 2.0
+POD_S = 10.0
 #: The most objects whose events are read one by one. For more objects, one list of all such events is read.
 ONE_BY_ONE = 4
 _SELECTS = {

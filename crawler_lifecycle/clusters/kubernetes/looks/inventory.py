@@ -70,7 +70,8 @@ class Inventory:
         jobs = {job.metadata.uid: job for job in listed.jobs.values()}
         found = []
         for uid in {*jobs, *listed.pods}:
-            job, pods = jobs.get(uid), listed.pods.get(uid, [])
+            job = jobs.get(uid)
+            pods = listed.pods.get(uid, [])
             metas = [*([job.metadata] if job else []), *(pod.metadata for pod in pods)]
             key = next((key for meta in metas if (key := key_of(meta)) is not None), None)
             if key is None:
@@ -89,10 +90,10 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
     """Return the latest attempt of each task index of this run, including settled tasks. Raises ``ApiError``."""
     selector = f"{labels.of_run(run.run_id, settled=None)},{labels.RUN_UID}={run.uid}"
     latest: dict[int, tuple[int, str]] = {}
-    for one in api.listing(api.jobs_path(), Named, labels=selector).items:
-        key = key_of(one.metadata)
+    for item in api.listing(api.jobs_path(), Named, labels=selector).items:
+        key = key_of(item.metadata)
         if key is not None:
-            latest[key[1]] = max(latest.get(key[1], (0, "")), (key[2], one.metadata.name))
+            latest[key[1]] = max(latest.get(key[1], (0, "")), (key[2], item.metadata.name))
     place = str(read_identity(api)) if latest else None
     found = (_record(api, name, place) for _, (_, name) in sorted(latest.items()))
     return [one for one in found if one is not None]
@@ -104,8 +105,8 @@ def highest_run(api: Api, above: int = 0) -> int:
     Settled objects count too. Raises ``ApiError``.
     """
     for path in (api.jobs_path(), api.pods_path()):
-        for one in api.listing(path, Named, labels=labels.ours(settled=None)).items:
-            above = max(above, run_number(one.metadata.labels.get(labels.RUN, "")))
+        for item in api.listing(path, Named, labels=labels.ours(settled=None)).items:
+            above = max(above, run_number(item.metadata.labels.get(labels.RUN, "")))
     return above
 
 

@@ -18,11 +18,12 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, ObjectMeta, Pod, decode
+from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .predicates import CONTROLLER_UID, JOB_NAME, job_is_over, number, owner_of
+from .predicates import CONTROLLER_UID, JOB_NAME, job_is_over, owner_of
 
 #: The most values in one selector, because a URL must not exceed a few kilobytes.
 IN_MAX = 50
@@ -132,7 +133,8 @@ def _had_pods(job: Job) -> bool:
 
 def pods_of_jobs(api: Api, uids: Sequence[str]) -> PodsOfJobs:
     """Return all pods of these Jobs by the Job's uid, even pods without our labels. Raises ``ApiError``."""
-    wanted, found = set(uids), PodsOfJobs()
+    wanted = set(uids)
+    found = PodsOfJobs()
     pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
     selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
     # The server reads all pods of the namespace for each list, so a few lists are no better than one.
@@ -206,9 +208,9 @@ def key_of(meta: ObjectMeta) -> Key | None:
 def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
     """Return run, index and attempt from an object's labels, each ``None`` when it is missing or invalid."""
     return (
-        number(meta.labels.get(labels.RUN)),
-        number(meta.labels.get(labels.TASK)),
-        number(meta.labels.get(labels.ATTEMPT)),
+        whole(meta.labels.get(labels.RUN)),
+        whole(meta.labels.get(labels.TASK)),
+        whole(meta.labels.get(labels.ATTEMPT)),
     )
 
 
@@ -217,7 +219,7 @@ def key_by_name(pod: Pod) -> Key | None:
 
     The Job controller writes this name into a label of the pod.
     """
-    numbers = [number(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
+    numbers = [whole(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
     if len(numbers) != 3 or None in numbers:
         return None
     key = (numbers[0] or 0, numbers[1] or 0, numbers[2] or 0)
@@ -231,7 +233,7 @@ def run_uid_of(meta: ObjectMeta) -> str | None:
 
 def task_id_of(meta: ObjectMeta) -> int | None:
     """Return the id of the task's row from the object's labels or annotations."""
-    return number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
+    return whole(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
 
 
 def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
@@ -245,7 +247,7 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
     return run.owns(run_uid_of(meta)) and task_id_of(meta) == task.task_id
 
 
-def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
-    """Return whether the selector of a look at this run matches the object."""
-    mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)
-    return mine and labels.SETTLED not in meta.labels
+def listed_by_us(meta: ObjectMeta, run_id: int, task: TaskRef) -> bool:
+    """Return whether each selector of a look at this task (``of_tasks``) matches the object."""
+    wanted = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run_id), labels.TASK: str(task.index)}
+    return wanted.items() <= meta.labels.items() and labels.SETTLED not in meta.labels

@@ -46,7 +46,8 @@ _MOVED = {
     "DeletionByDeviceTaintManager": ("interrupted", "deleted because a device of its node got a taint"),
     "DeletionByPodGC": ("interrupted", "deleted because its node is gone"),
 }
-_BY_KUBELET, _BY_PODGC = "TerminationByKubelet", "DeletionByPodGC"
+_BY_KUBELET = "TerminationByKubelet"
+_BY_PODGC = "DeletionByPodGC"
 #: The disruptions by which the cluster gives up a pod without an answer of its node. They may take any time.
 _GIVEN_UP = ("DeletionByTaintManager", _BY_PODGC)
 #: The values of a pod's ``reason`` that concern its node. Clusters that set no condition have them too.
@@ -100,7 +101,8 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
 
     Return ``None`` when the crawler ended by itself, or when we requested the end.
     """
-    pod, job = last.pod, last.job
+    pod = last.pod
+    job = last.job
     if last.untold:
         return None
     mark = disruption_mark(pod)
@@ -184,7 +186,8 @@ def disruption_mark(pod: Pod) -> Condition | None:
 
 def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
     """Return the outcome and a text for a condition ``DisruptionTarget``."""
-    reason, detail = mark.reason or "", clean(mark.message)
+    reason = mark.reason or ""
+    detail = clean(mark.message)
     if reason == _BY_KUBELET:
         own = clean(pod.status.message) or detail
         if pod.status.reason == "Evicted":
@@ -221,7 +224,8 @@ def invented(done: Terminated | None) -> TypeGuard[Terminated]:
 
 def _has_part(mark: Condition, last: PodEnd) -> bool:
     """Return whether the mark may have caused the end: it came before, but not so long before that it was ignored."""
-    stamp, at = mark.last_transition_time, last.at
+    stamp = mark.last_transition_time
+    at = last.at
     if mark.reason == _BY_PODGC and last.pod.status.phase == "Succeeded":
         return False  # the collector marks a pod of a lost node, and would have set it to failed if it had not ended
     if stamp is None or at is None:
@@ -262,7 +266,8 @@ def _by_its_node(pod: Pod) -> tuple[str, str] | None:
 
 def _counted_before(job: Job | None, pod: Pod) -> bool:
     """Return whether the Job had counted the pod as succeeded before the deletion, so the deletion ended nothing."""
-    asked, at = deletion_asked(pod), counted_at(job)
+    asked = deletion_asked(pod)
+    at = counted_at(job)
     if pod.status.phase != "Succeeded" or asked is None or at is None:
         return False
     return surely_before(at, asked)

@@ -207,7 +207,8 @@ def _silent(pod: Pod, now: datetime) -> str | None:
 
     The node itself never reports this.
     """
-    ready, lost = pod.denied("Ready"), pod.status.reason == "NodeLost"
+    ready = pod.denied("Ready")
+    lost = pod.status.reason == "NodeLost"
     if not lost and (ready is None or pod.condition("ContainersReady") is None):
         return None
     since = ready.last_transition_time if ready is not None else None
@@ -226,7 +227,8 @@ def _marked(pod: Pod, now: datetime) -> str | None:
 
 
 def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
-    over, asked = pod.metadata.deletion_timestamp, deletion_asked(pod)
+    over = pod.metadata.deletion_timestamp
+    asked = deletion_asked(pod)
     if over is None or asked is None:
         return None
     who = _who(task, job, pod)

@@ -13,7 +13,8 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 #: Labels that the Job controller sets on its pods. They stay when the Job is deleted without its pods; the owner's
 #: reference does not.
-CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
+JOB_NAME = "batch.kubernetes.io/job-name"
 #: The Job controller's finalizer on pods that it has not counted yet. A suspension removes it and then deletes the pod.
 TRACKING = "batch.kubernetes.io/job-tracking"
 _NOTHING_SAID = ContainerStatus(name=labels.CONTAINER)
@@ -26,11 +27,6 @@ def owner_of(pod: Pod) -> str | None:
     return pod.metadata.controller_uid or pod.metadata.labels.get(CONTROLLER_UID)
 
 
-def number(text: str | None) -> int | None:
-    """Return the number in a label; ``None`` for any other text, and for a number too large for a database."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else None
-
-
 def crawler_container(pod: Pod) -> ContainerStatus:
     """Return the status of the crawler's container; before the node has reported one, a status without a state."""
     return pod.container(labels.CONTAINER) or _NOTHING_SAID
@@ -38,7 +34,7 @@ def crawler_container(pod: Pod) -> ContainerStatus:
 
 def sidecars(pod: Pod) -> set[str]:
     """Return the names of init containers that run in parallel with the crawler, and that the node ends after it."""
-    return {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
+    return {container.name for container in pod.spec.init_containers if container.restart_policy == "Always"}
 
 
 def ended_at(pod: Pod) -> datetime | None:
@@ -151,7 +147,8 @@ def deletion_asked(pod: Pod) -> datetime | None:
     """
     if pod.metadata.deletion_timestamp is None:
         return None
-    over, grace_s = known_time(pod.metadata.deletion_timestamp), pod.metadata.deletion_grace_period_seconds or 0
+    over = known_time(pod.metadata.deletion_timestamp)
+    grace_s = pod.metadata.deletion_grace_period_seconds or 0
     return over - timedelta(seconds=grace_s) if over is not None and grace_s < GRACE_MAX_S else NO_TIME
 
 
@@ -166,7 +163,8 @@ def kept_until(pod: Pod) -> datetime | None:
     Its node may have begun the full grace already, and a kubelet keeps the first grace. The time of the first deletion
     is lost, but it was not later than the last one.
     """
-    asked, own_s = known_time(deletion_asked(pod)), pod.spec.termination_grace_period_seconds or 0
+    asked = known_time(deletion_asked(pod))
+    own_s = pod.spec.termination_grace_period_seconds or 0
     if asked is None or not pod.spec.node_name or own_s <= (pod.metadata.deletion_grace_period_seconds or 0):
         return None
     return asked + timedelta(seconds=own_s)
@@ -235,7 +233,8 @@ def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
     deadline = deadline_of(job)
     if deadline is None:
         return False
-    passed, asked = deadline.last_transition_time, deletion_asked(pod)
+    passed = deadline.last_transition_time
+    asked = deletion_asked(pod)
     return passed is None or asked is None or may_be_before(passed, asked)
 
 

@@ -36,7 +36,8 @@ from .termination_message import clean
 
 logger = logging.getLogger(__name__)
 
-WORKLOADS, POSITIONS = "kueue.x-k8s.io", "visibility.kueue.x-k8s.io"
+WORKLOADS = "kueue.x-k8s.io"
+POSITIONS = "visibility.kueue.x-k8s.io"
 #: Label of a Workload: the uid of its Job.
 JOB_UID = "kueue.x-k8s.io/job-uid"
 #: The most queues of one look whose places are read.
@@ -143,7 +144,8 @@ def _since(job: Job, now: datetime) -> datetime:
 
 def _current(workload: Workload) -> tuple[bool, float, str]:
     """Return a rank: a Workload that Kueue still handles is above a finished one, and a newer one above an older."""
-    finished, created = workload.condition("Finished"), workload.metadata.creation_timestamp
+    finished = workload.condition("Finished")
+    created = workload.metadata.creation_timestamp
     return finished is None or not finished.true, created.timestamp() if created else 0.0, workload.metadata.name
 
 
@@ -168,7 +170,9 @@ def _why(workload: Workload, now: datetime) -> str:
         return "it is admitted, and about to start"
     words: list[str | None] = []
     if reserved is not None and reserved.true:
-        checks = [f"{one.name} ({one.state})" for one in workload.status.admission_checks if one.state != "Ready"]
+        checks = [
+            f"{check.name} ({check.state})" for check in workload.status.admission_checks if check.state != "Ready"
+        ]
         words.append(clean(f"its quota is reserved, and admission checks are not ready: {', '.join(checks)}"))
     else:
         words.append((clean(reserved.message) if reserved is not None else None) or "Kueue has not considered it yet")

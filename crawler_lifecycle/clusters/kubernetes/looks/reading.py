@@ -93,7 +93,8 @@ def _of_pod(
     read_at: datetime,
 ) -> Observation:
     name = job.metadata.name if job is not None else pod.metadata.labels.get(JOB_NAME)
-    node, started = pod.spec.node_name, _started(pod)
+    node = pod.spec.node_name
+    started = _started(pod)
     if ended(pod):
         end, summary = end_of_pod(task, job, pod)
         end = replace(end, message=_joined(end.message, beside)) if beside else end
@@ -108,7 +109,8 @@ def _of_pod(
 
 def _of_job(seen: partial[Observation], job: Job, events: Sequence[Event] | None, now: datetime) -> Observation:
     """Return the observation of a Job without a pod, which has not ended."""
-    words, deleted = job_words(job, events, now), job.metadata.deletion_timestamp
+    words = job_words(job, events, now)
+    deleted = job.metadata.deletion_timestamp
     if job.other_controller is not None:  # its pods are on another cluster, so their absence here proves nothing
         started = known_time(job.status.start_time)
         phase = Phase.EXECUTING if job.status.ready else Phase.WAITING

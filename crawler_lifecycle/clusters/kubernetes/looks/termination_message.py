@@ -66,7 +66,9 @@ class _Said(msgspec.Struct, frozen=True, gc=False):
     fields: _Coverage | None = None
 
 
-_DECODER, _FIELDS, _TEXT = msgspec.json.Decoder(_Said), msgspec.structs.fields(_Said), str | None
+_DECODER = msgspec.json.Decoder(_Said)
+_FIELDS = msgspec.structs.fields(_Said)
+_TEXT = str | None
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
@@ -158,17 +160,20 @@ def _said(text: str) -> _Said | None:
 def _valid(said: dict[str, object]) -> _Said:
     """Read each field alone, so that an invalid one hides no other."""
     good: dict[str, Any] = {}
-    for one in _FIELDS:
-        value = said.get(one.name)
+    for field in _FIELDS:
+        value = said.get(field.name)
         with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
-            good[one.name] = value if one.type == _TEXT and isinstance(value, str) else msgspec.convert(value, one.type)
+            good[field.name] = (
+                value if field.type == _TEXT and isinstance(value, str) else msgspec.convert(value, field.type)
+            )
     fields = Coverage.of(said.get("fields"))
     return _Said(**good | {"fields": fields and _Coverage(fields.items, dict(fields.shares), fields.note)})
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
     """Return the fields of a cut summary that are complete: each is followed by another one."""
-    decoder, position = json.JSONDecoder(), 1
+    decoder = json.JSONDecoder()
+    position = 1
     said: dict[str, object] = {}
     with contextlib.suppress(ValueError, RecursionError):
         while True:
@@ -181,7 +186,8 @@ def _before_the_cut(text: str) -> dict[str, object]:
     return said
 
 
-_PROGRESS, _STATISTICS = "crawl_progress", "crawl_stats"
+_PROGRESS = "crawl_progress"
+_STATISTICS = "crawl_stats"
 
 
 def last_progress(log: bytes) -> Progress | None:
@@ -215,7 +221,8 @@ def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
 
 def _last(log: bytes, kind: str) -> tuple[int, int, dict[str, object]] | None:
     """Find the newest line of this kind, and return its beginning, its end and its content."""
-    mark, before = f'{{"{kind}": {{'.encode(), len(log)
+    mark = f'{{"{kind}": {{'.encode()
+    before = len(log)
     while (begin := log.rfind(mark, 0, before)) >= 0:
         line = log[begin:].partition(b"\n")
         said = _body(line[0], kind)

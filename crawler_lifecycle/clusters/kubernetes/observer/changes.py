@@ -18,17 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, ObjectMeta, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
-from crawler_lifecycle.clusters.kubernetes.looks.listing import key_of, run_uid_of
+from crawler_lifecycle.clusters.kubernetes.looks.listing import key_of, numbers_of, run_uid_of
 from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     crawler_container,
     ended,
     executing,
     job_is_over,
-    number,
     verdict,
 )
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -38,13 +36,21 @@ LONG_S = 3.0
 
 #: The stages of an object. ``OVER``: the crawler has ended, and later changes of its pod do not matter. ``ENDING``: the
 #: end of a Job is decided, but its pods still exist.
-PENDING, WAITING, RUNNING, ENDING, OVER = "pending", "waiting", "running", "ending", "over"
+PENDING = "pending"
+WAITING = "waiting"
+RUNNING = "running"
+ENDING = "ending"
+OVER = "over"
+
+
+#: The number of a run, and the index and the attempt of its task; ``None`` when the labels of the object lack these.
+TaskKey = tuple[int, tuple[int, int] | None]
 
 
 class Seen(NamedTuple):
     """The remembered state of one object. Every difference that needs a look is in ``stage`` or ``marks``."""
 
-    run_id: int
+    key: TaskKey
     stage: str
     marks: str = ""
     """Facts that people should see soon, such as the reason of a wait, a deletion, or a node that does not answer."""
@@ -52,13 +58,13 @@ class Seen(NamedTuple):
     """The uid of the pod's Job."""
 
 
-def seen(run_id: int, stage: str, marks: str = "", job: str = "") -> Seen:
+def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> Seen:
     """Return a ``Seen`` whose texts are shared by all objects, to save memory."""
-    return Seen(run_id, sys.intern(stage), sys.intern(marks), job)
+    return Seen(key, sys.intern(stage), sys.intern(marks), job)
 
 
 class Changes:
-    """The known pods and Jobs by uid. The methods that take in changes return the runs that need a look now."""
+    """The known pods and Jobs by uid. The methods that take in changes return the tasks that need a look now."""
 
     def __init__(self, long_s: float = LONG_S) -> None:
         self._long_s = long_s
@@ -80,17 +86,17 @@ class Changes:
     def __len__(self) -> int:
         return len(self._pods) + len(self._jobs)
 
-    def listed(self, kind: type, there: Mapping[str, Seen], now: float) -> set[int]:
+    def listed(self, kind: type, there: Mapping[str, Seen], now: float) -> set[TaskKey]:
         """Take in a complete list of this kind. Known objects that it lacks are gone."""
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
-        return {run for uid, one in (gone | {**there}).items() for run in self.one(kind, uid, one, now)}
+        return {key for uid, one in (gone | {**there}).items() for key in self.one(kind, uid, one, now)}
 
-    def one(self, kind: type, uid: str, one: Seen | None, now: float) -> set[int]:
+    def one(self, kind: type, uid: str, one: Seen | None, now: float) -> set[TaskKey]:
         """Take in the state of an object; ``None``: it was removed."""
         return self.pod(uid, one, now) if kind is Pod else self.job(uid, one, now)
 
-    def pod(self, uid: str, pod: Seen | None, now: float) -> set[int]:
+    def pod(self, uid: str, pod: Seen | None, now: float) -> set[TaskKey]:
         """Take in the state of a pod; ``None``: it was removed."""
         before = self._pods.get(uid)
         if before == pod:
@@ -105,7 +111,7 @@ class Changes:
                 self._ended.add(owner)
         return self._reported(uid, before, pod, now)
 
-    def _pod_gone(self, uid: str) -> set[int]:
+    def _pod_gone(self, uid: str) -> set[TaskKey]:
         pod = self._pods.pop(uid)
         siblings = self._owners.get(pod.job, set())
         siblings.discard(uid)
@@ -113,11 +119,12 @@ class Changes:
             self._owners.pop(pod.job, None)
             if pod.job not in self._jobs:
                 self._ended.discard(pod.job)
-        return set() if pod.stage == OVER else {pod.run_id}
+        return set() if pod.stage == OVER else {pod.key}
 
-    def job(self, uid: str, job: Seen | None, now: float) -> set[int]:
+    def job(self, uid: str, job: Seen | None, now: float) -> set[TaskKey]:
         """Take in the state of a Job; ``None``: it was removed. Its pods are reported by ``pod``."""
-        before, ended = self._jobs.get(uid), uid in self._ended
+        before = self._jobs.get(uid)
+        ended = uid in self._ended
         if before == job:
             return set()
         if job is not None:
@@ -126,27 +133,27 @@ class Changes:
         del self._jobs[uid]
         if uid not in self._owners:
             self._ended.discard(uid)
-        return set() if before is None or before.stage == OVER or ended else {before.run_id}
+        return set() if before is None or before.stage == OVER or ended else {before.key}
 
-    def slow(self, now: float) -> set[int]:
-        """Return the runs with objects that have waited for ``long_s``. Each wait is returned once."""
-        runs = set()
+    def slow(self, now: float) -> set[TaskKey]:
+        """Return the tasks whose objects have waited for ``long_s``. Each wait is returned once."""
+        tasks = set()
         while self._slow and self._slow[0][0] <= now:
             _, uid = heapq.heappop(self._slow)
             found = self._pods.get(uid) or (None if uid in self._owners else self._jobs.get(uid))
             if found is not None and found.stage == PENDING:
-                runs.add(found.run_id)
-        return runs
+                tasks.add(found.key)
+        return tasks
 
-    def _reported(self, uid: str, before: Seen | None, after: Seen, now: float) -> set[int]:
+    def _reported(self, uid: str, before: Seen | None, after: Seen, now: float) -> set[TaskKey]:
         if before is not None and before.stage == OVER == after.stage:
             return set()
         if after.stage != PENDING or after.marks:
-            return {after.run_id}
+            return {after.key}
         if before is None or before.stage != PENDING or before.marks:
             heapq.heappush(self._slow, (now + self._long_s, uid))
         # A waiting object whose marks disappeared needs no look. An object that was in a later stage needs one.
-        return set() if before is None or before.stage in (PENDING, WAITING) else {after.run_id}
+        return set() if before is None or before.stage in (PENDING, WAITING) else {after.key}
 
 
 # --- the words for an object ------------------------------------------------------------------------------------
@@ -197,35 +204,43 @@ def running(pod: Pod) -> RunningPod | None:
     return RunningPod(pod.metadata.name, RunRef(run_id, uid), index, attempt)
 
 
+def _task_of(meta: ObjectMeta) -> TaskKey | None:
+    run_id, index, attempt = numbers_of(meta)
+    if run_id is None:
+        return None
+    return run_id, None if index is None or attempt is None else (index, attempt)
+
+
 def pod_seen(pod: Pod) -> Seen | None:
     """Return the stage and marks of a pod; ``None`` when it belongs to no run."""
-    run_id = number(pod.metadata.labels.get(labels.RUN))
-    if run_id is None:
+    key = _task_of(pod.metadata)
+    if key is None:
         return None
     job = pod.metadata.controller_uid or ""
     if ended(pod):
-        return seen(run_id, OVER, job=job)
-    stage, marks = PENDING, []
+        return seen(key, OVER, job=job)
+    stage = PENDING
+    marks = []
     if executing(pod):
         stage = RUNNING
     elif marks := sorted(set(_reasons(pod))):
         stage = WAITING
-    return seen(run_id, stage, " ".join([*marks, *_incidents(pod, stage)]), job)
+    return seen(key, stage, " ".join([*marks, *_incidents(pod, stage)]), job)
 
 
 def job_seen(job: Job) -> Seen | None:
     """Return the stage and marks of a Job by its own status; ``None`` when it belongs to no run."""
-    run_id = number(job.metadata.labels.get(labels.RUN))
-    if run_id is None:
+    key = _task_of(job.metadata)
+    if key is None:
         return None
     deleting = "deleted" if job.metadata.deletion_timestamp else ""
     if verdict(job):
-        return seen(run_id, OVER)
+        return seen(key, OVER)
     if job_is_over(job):
-        return seen(run_id, ENDING, deleting)
+        return seen(key, ENDING, deleting)
     if job.spec.suspend:
-        return seen(run_id, WAITING, f"suspended {deleting}".rstrip())
-    return seen(run_id, PENDING, deleting)
+        return seen(key, WAITING, f"suspended {deleting}".rstrip())
+    return seen(key, PENDING, deleting)
 
 
 def _reasons(pod: Pod) -> Iterator[str]:
@@ -235,7 +250,8 @@ def _reasons(pod: Pod) -> Iterator[str]:
         yield scheduled.reason or "Unscheduled"
     crawler = crawler_container(pod)
     for status in (*pod.status.init_container_statuses, crawler):
-        waiting, over = status.state.waiting, status.state.terminated
+        waiting = status.state.waiting
+        over = status.state.terminated
         if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
             # The reasons about an image alternate every minute. They count as one reason, so this is not a change.
             yield "image" if waiting.reason in PULLS else waiting.reason

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,9 +22,10 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
 from crawler_lifecycle.clusters.kubernetes.looks.details import LOOK_BYTES, LOOK_LINES, LogTails, in_turn
 from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress
 from crawler_lifecycle.domain.task import Counters
+from crawler_lifecycle.ports.cluster import Changed
 from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 
-from .changes import LONG_S, RUNNING, Changes, Kept, RunningPod
+from .changes import LONG_S, RUNNING, Changes, Kept, RunningPod, TaskKey
 from .reflector import Pace, Reflector
 
 #: Seconds between two checks for long waits.
@@ -34,9 +36,9 @@ SLACK = timedelta(seconds=60)
 #: Seconds to wait until the threads have ended.
 LEAVE_S = 4.0
 #: The most logs that one turn reads, the most parallel reads, and the seconds for the whole turn.
-PODS_A_TURN, THREADS, TURN_S = 200, 4, 3.0
-
-Changed = Callable[[int, datetime], None]
+PODS_A_TURN = 200
+THREADS = 4
+TURN_S = 3.0
 
 
 class KubernetesObserver:
@@ -149,16 +151,23 @@ class _Session:
                 self._running.pop(one.uid, None)
         self.report(lambda changes, now: changes.one(kind, one.uid, one.seen, now))
 
-    def report(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
-        """Apply the changes, and report the runs that need a look.
+    def report(
+        self, apply: Callable[[Changes, float], set[TaskKey]], old: Mapping[int, datetime] | None = None
+    ) -> None:
+        """Apply the changes, and report the runs that need a look, with their changed tasks.
 
         ``old`` contains, for some runs, a time by which the change had surely happened; for the others it is now.
         """
         with self._lock:
-            runs = apply(self._changes, time.monotonic())
+            changed = apply(self._changes, time.monotonic())
+        runs: dict[int, set[tuple[int, int] | None]] = defaultdict(set)
+        for run_id, task in changed:
+            runs[run_id].add(task)
         now = datetime.now(UTC)
-        for run_id in runs:
-            self._changed(run_id, min(now, old[run_id]) if old and run_id in old else now)
+        for run_id, tasks in runs.items():
+            known = frozenset(task for task in tasks if task is not None)
+            at = min(now, old[run_id]) if old and run_id in old else now
+            self._changed(run_id, at, known if len(known) == len(tasks) else None)
 
 
 def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
@@ -168,7 +177,8 @@ def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
     """
     found: dict[int, datetime | None] = {}
     for pod, at in ((one.seen, one.began) for one in pods if one.seen is not None):
-        known = found.get(pod.run_id, at)
+        run_id, _ = pod.key
+        known = found.get(run_id, at)
         steady = pod.stage == RUNNING and not pod.marks
-        found[pod.run_id] = max(known, at) if steady and known is not None and at is not None else None
+        found[run_id] = max(known, at) if steady and known is not None and at is not None else None
     return {run_id: at + SLACK for run_id, at in found.items() if at is not None}

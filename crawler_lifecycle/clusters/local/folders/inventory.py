@@ -19,6 +19,7 @@ from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, 
 from crawler_lifecycle.clusters.local.processes.liveness_marks import LIVE
 from crawler_lifecycle.clusters.volume import folders_in
 from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -69,11 +70,13 @@ def _task_of(place: Place, state: Path, observe: Observe, seen_alive: list[Stat]
     environment = _environment(process.pid) if process is not None else {}
     task_id = _number(environment.get("CRAWL_TASK_ID")) or _number(spec.get("task_id"))
     seen = observe(run, TaskRef(task_id or 0, index, attempt))
-    executing, began = seen.phase is Phase.EXECUTING, seen.started_at
+    executing = seen.phase is Phase.EXECUTING
+    began = seen.started_at
     if seen.phase not in (Phase.WAITING, Phase.EXECUTING):
         if (process := next(filter(_alive, seen_alive), None)) is None:  # it may have ended since
             return None
-        executing, began = True, _modified(process.pid)
+        executing = True
+        began = _modified(process.pid)
     uid = spec.get("uid")
     stray = not isinstance(uid, str)  # the folder is gone, or its spec is garbage: then the process identifies it
     named = str(uid) if not stray else None if process is None else f"{process.pid}@{process.start}"
@@ -173,10 +176,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _number(text: object) -> int | None:
-    if isinstance(text, int):
-        return text
-    # A number that is too large for the database is not ours.
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19 else None
+    return text if isinstance(text, int) else whole(text)  # a number that is too large for the database is not ours
 
 
 def _spec(folder: Path) -> files.Record:
@@ -196,7 +196,7 @@ def task_records(state: Path, run: RunRef) -> list[TaskRecord]:
     for index in _numbers(top):
         attempts = reversed(_numbers(top / str(index)))
         records = (_record(task_path(state, run, index, attempt)) for attempt in attempts)
-        latest = next((one for one in records if one is not None), None)
+        latest = next((record for record in records if record is not None), None)
         if latest is not None:
             found.append(latest)
     return found

@@ -22,7 +22,8 @@ from .reader import TaskFolder, reading
 from .retention import REMOVED, exclusive
 
 #: The most names of any kind in one listing, and the most nested folders.
-NAMES_MAX, DEPTH_MAX = 20_000, 16
+NAMES_MAX = 20_000
+DEPTH_MAX = 16
 #: The most characters of a path. The gateway has the same limit, because the path must fit into a URL.
 PATH_MAX = 512
 
@@ -78,7 +79,8 @@ class LocalFiles:
 
     def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
         """Yield the folder with the files of one task, or the reason why there is none. Raises ``OSError``."""
-        folder, prefix = TaskFolder(self._state, run, task), files_prefix(task.index, task.attempt)
+        folder = TaskFolder(self._state, run, task)
+        prefix = files_prefix(task.index, task.attempt)
         if not folder.exists():
             if folder.incidents:
                 yield FileSource(prefix, missing="; ".join(folder.incidents))

@@ -168,7 +168,8 @@ class Group:
         Its name contains the uid, because tasks in other state folders may have the same name. Raises ``ValueError``
         when the spec names no valid group, because a crawler can write the spec.
         """
-        parent, name = spec.get("cgroup"), f"{spec.get('name')}-{str(spec.get('uid'))[:8]}"
+        parent = spec.get("cgroup")
+        name = f"{spec.get('name')}-{str(spec.get('uid'))[:8]}"
         if not isinstance(parent, str) or not os.path.isabs(parent) or "/" in name or not name.startswith("crawl-"):
             raise ValueError("the spec names no cgroup of this task")
         return cls(os.path.join(parent, name))

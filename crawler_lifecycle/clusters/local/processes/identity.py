@@ -90,7 +90,9 @@ class Identity(NamedTuple):
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Identity:
         """Read the identity from a record. Raises ``ValueError`` for any other data."""
-        pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
+        pid = data.get("pid")
+        start = data.get("start")
+        boot = data.get("boot")
         if type(pid) is int and type(start) is int and type(boot) is str and 1 < pid < 2**31 and start >= 0:
             return cls(pid, start, boot)
         raise ValueError("it contains no valid pid, start and boot")
@@ -173,7 +175,7 @@ def carries(pid: int, marks: list[bytes]) -> bool:
 def started_with(pid: int, *arguments: str) -> bool:
     """Return whether the process was executed with all these arguments."""
     given = given_to(pid, "cmdline")
-    return all(os.fsencode(one) in given for one in arguments)
+    return all(os.fsencode(argument) in given for argument in arguments)
 
 
 def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
@@ -268,7 +270,8 @@ def _descendants_by_parent(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in all_processes():
         children.setdefault(stat.parent, []).append(stat.pid)
-    found, todo = [], [pid]
+    found = []
+    todo = [pid]
     while todo:
         found.append(todo.pop())
         todo.extend(children.get(found[-1], ()))

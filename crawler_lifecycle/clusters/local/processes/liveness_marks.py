@@ -16,7 +16,8 @@ LIVE = "live"
 ENDED = "ended"
 #: Seconds for which the mark of an ended task stays: with an observer, and without one. So a new observer can report
 #: the tasks that ended before it began.
-KEEP_ENDED_S, KEEP_UNSEEN_S = 120.0, 3600.0
+KEEP_ENDED_S = 120.0
+KEEP_UNSEEN_S = 3600.0
 
 
 def begin(mark: str) -> None:
@@ -33,7 +34,8 @@ def drop(mark: str) -> None:
 
 def end(mark: str) -> None:
     """Move the mark of a task whose end is recorded. Never raises, and a second call changes nothing."""
-    state, name = os.path.dirname(os.path.dirname(mark)), os.path.basename(mark)
+    state = os.path.dirname(os.path.dirname(mark))
+    name = os.path.basename(mark)
     with contextlib.suppress(OSError):
         os.rename(mark, os.path.join(state, ENDED, name))
 

@@ -75,7 +75,8 @@ class Chooser:
 
     def _facets(self, asked: Asked, known: Mapping[str, Sequence[str]]) -> dict[str, list[Choice]]:
         """Return the values that exist of each filter, by its word. Those that are chosen are among them."""
-        values, found = {**self.values, **known}, {}
+        values = {**self.values, **known}
+        found = {}
         for name, word in self.facets.items():
             chosen = [str(value) for one, value in _pairs(asked) if one == name]
             every = [*(one for one in chosen if one not in values.get(name, ())), *map(str, values.get(name, ()))]
@@ -100,7 +101,8 @@ class Chooser:
     def _sorts(self, asked: Asked) -> dict[str, tuple[str, str | None]]:
         """Return the link of each column that can be put in order, by its title, and its order now for
         ``aria-sort``."""
-        found, now = dict[str, tuple[str, str | None]](), asked.get("sort", "")
+        found = dict[str, tuple[str, str | None]]()
+        now = asked.get("sort", "")
         for name, title in self.sorts.items():
             turns = [f"-{name}", name] if name in self.largest else [name, f"-{name}"]
             order = {name: "ascending", f"-{name}": "descending"}.get(now)

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.access.recorder import present_call
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, outcomes_page
+from crawler_lifecycle.gateway.page.parts.choosing import Chooser
+from crawler_lifecycle.gateway.page.parts.forms import (
+    ActionForm,
+    Once,
+    Outcome,
+    carry_out,
+    check_shown,
+    form,
+    outcomes_page,
+    query_of,
+    read,
+)
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.web.problems import Problem, refused
 
@@ -32,7 +44,8 @@ SELECTED_MAX = 500
 AT_ONCE = 8
 #: What names a chosen thing: its key, which may be a number, a dot, and the attempt that was shown.
 _ATTEMPT = r"\.[1-9][0-9]{0,8}$"
-NUMBERED, CHOSEN = rf"^[1-9][0-9]{{0,17}}{_ATTEMPT}", rf"^.{{1,1000}}{_ATTEMPT}"
+NUMBERED = rf"^[1-9][0-9]{{0,17}}{_ATTEMPT}"
+CHOSEN = rf"^.{{1,1000}}{_ATTEMPT}"
 
 Thing = tuple[str, int]
 """The key of a thing and the attempt that was shown."""
@@ -40,6 +53,8 @@ Find = Callable[[str], Awaitable[Any]]
 """Returns the row of a thing by its key."""
 Act = Callable[[str, int], Awaitable[tuple[bool, str]]]
 """Carries out the action for a thing. Returns whether it did something, and a sentence."""
+Do = Callable[[str, Any], Coroutine[Any, Any, str]]
+"""Carries out the action of a form for the thing with this key. Returns a sentence about the result."""
 
 
 class ChosenForm(ActionForm):
@@ -49,7 +64,8 @@ class ChosenForm(ActionForm):
 
     def chosen(self) -> list[Thing]:
         """Return each thing once. Raises ``Problem`` 422 for none, or for too many."""
-        noun, most = self.subject.noun, SELECTED_MAX
+        noun = self.subject.noun
+        most = SELECTED_MAX
         found = {key: int(attempt) for key, _, attempt in (text.rpartition(".") for text in getattr(self, noun))}
         if not found:
             raise refused(noun, f"no {noun} was chosen; go back and choose the {noun}s first")
@@ -99,13 +115,57 @@ async def _unconfirmed(find: Find, chosen: Sequence[Thing], asked: ChosenForm) -
 async def _carried_out(asked: ChosenForm, find: Find, act: Act, key: str, attempt: int) -> tuple[bool, str]:
     try:
         with suppress(RowUnreadable):  # such a thing can still be stopped
-            row = await find(key)
-            check_shown(attempt, row.attempt, getattr(row, "status", None) or row.state)
+            check_shown(attempt, await find(key))
         return await act(key, attempt)
-    except Problem as problem:
-        return False, problem.detail
-    except LifecycleError as error:
+    except (Problem, LifecycleError) as error:
         return False, str(error)
     except Exception:
         logger.exception("%s of %s %s failed", asked.do, asked.subject.noun, key)
         return False, "This is a bug in the service; its log has the details"
+
+
+def add_list(
+    app: FastAPI,
+    chooser: Chooser,
+    filters: type[Any],
+    chosen: type[ChosenForm],
+    views: Any,
+    find: Find,
+    do: Do,
+    once: Once,
+) -> None:
+    """Add the list of managers or graphs, and the actions on what was chosen in it."""
+    plural = chooser.subject.plural.capitalize()
+
+    @app.get(chooser.path, operation_id=f"show{plural}")
+    def show_list(request: Request) -> Response:
+        """List what fits the filters of the address, newest first."""
+        asked = query_of(request, filters)
+        page = views.page(asked)
+        acts = chosen.acts if may(f"press{plural}") else ()
+        values = chooser.listed(asked, page, views.counted(asked, page), acts)
+        return answer(request, "list.html", now=views.clock(), **values)
+
+    @app.post(chooser.path, operation_id=f"press{plural}")
+    async def press_list(request: Request) -> Response:
+        """Carry out an action for each that was chosen."""
+        asked = read(chosen, await form(request))
+
+        async def act(key: str, _: int) -> tuple[bool, str]:
+            # A pause that is sent again must not undo what somebody did since.
+            return True, await once(f"{asked.request_key}.{key}", lambda: do(key, asked))
+
+        return await press(request, asked, find, act, views.clock())
+
+
+async def press_one(
+    request: Request, kind: type[Any], key: object, find: Find, do: Do, once: Once, now: datetime
+) -> Response:
+    """Carry out the action of the form on the page of a manager or a graph."""
+    asked = read(kind, await form(request))
+
+    async def act() -> str:
+        check_shown(asked.attempt, await find(str(key)))
+        return await do(str(key), asked)
+
+    return await carry_out(request, once, asked, key, act, now)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Protocol, TypeGuard, TypeVar
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
@@ -22,13 +22,15 @@ from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
+from crawler_lifecycle.gateway.named import NamedCommands
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import Problem, check_json, invalid, of_error, refused
 from crawler_lifecycle.web.turns import in_turn
 
 #: The most fields of one form: a selection of 500 runs, and some more. The most lines of all its fields: 10,000 tasks.
-FIELDS_MAX, LINES_MAX = 2000, 11_000
+FIELDS_MAX = 2000
+LINES_MAX = 11_000
 _KIND = "application/x-www-form-urlencoded"
 
 T = TypeVar("T", bound=BaseModel)
@@ -77,6 +79,11 @@ def read(kind: type[T], pairs: Pairs) -> T:
     return validated(kind, values)
 
 
+def query_of(request: Request, kind: type[T]) -> T:
+    """Convert the query of a page's address to a ``kind``, as ``read`` does. Raises ``Problem`` 422."""
+    return read(kind, request.query_params.multi_items())
+
+
 def validated(kind: type[T], values: Mapping[str, object]) -> T:
     """Convert the values, which may be texts, to a ``kind``. Raises ``Problem`` 422, which names each wrong field."""
     try:
@@ -112,7 +119,7 @@ class ActionForm(KeyedForm):
     @field_validator("do")
     @classmethod
     def _known(cls, do: str) -> str:
-        known = cls.acts or [one.name for one in cls.subject.actions]
+        known = cls.acts or [action.name for action in cls.subject.actions]
         if do not in known:
             raise ValueError(f"choose from {', '.join(known)}")
         return do
@@ -142,10 +149,11 @@ class Outcome:
     text: str
 
 
-def check_shown(shown: int, attempt: int, status: str) -> None:
-    """Raise ``NotInThisState`` if the present ``attempt`` is not the one that the form showed."""
-    if shown != attempt:
-        words = f"it is {status} in attempt {attempt} now, but the form showed attempt {shown}"
+def check_shown(shown: int, row: Any) -> None:
+    """Raise ``NotInThisState`` if the row of a run, manager or graph has another attempt than the form showed."""
+    if shown != row.attempt:
+        status = getattr(row, "status", None) or row.state
+        words = f"it is {status} in attempt {row.attempt} now, but the form showed attempt {shown}"
         raise NotInThisState(f"Nothing was changed: {words}. Load the page again first.")
 
 
@@ -177,9 +185,9 @@ class Once:
 
 def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: datetime) -> Response:
     """Return the page with the results of an action, and tell the access log about them."""
-    for one in outcomes:
-        kind, _, subject = one.name.partition(" ")
-        present_call().about.append((kind if subject else None, subject or None, word, one.done))
+    for outcome in outcomes:
+        kind, _, subject = outcome.name.partition(" ")
+        present_call().about.append((kind if subject else None, subject or None, word, outcome.done))
     return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
 
 
@@ -188,7 +196,8 @@ async def carry_out(
 ) -> Response:
     """Carry out an action once, and return the page with its result. ``act`` carries it out, and returns a sentence
     about the result. ``NotInThisState`` is a result, too."""
-    name, href = f"{asked.subject.noun} {key}", asked.subject.path(key)
+    name = f"{asked.subject.noun} {key}"
+    href = asked.subject.path(key)
 
     async def carried_out() -> Outcome:
         try:
@@ -202,7 +211,8 @@ async def carry_out(
 
 #: The most characters of a typed command line: to split it takes some microseconds for each character. The most texts
 #: between commas.
-_WORDS_MAX, _PARTS_MAX = 16 * 1024, 1000
+_WORDS_MAX = 16 * 1024
+_PARTS_MAX = 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
@@ -315,7 +325,7 @@ def as_parts(values: object) -> str | None:
 
 
 def _are_texts(values: object) -> TypeGuard[list[str]]:
-    return isinstance(values, list) and all(isinstance(one, str) for one in values) and can_be_typed(values)
+    return isinstance(values, list) and all(isinstance(value, str) for value in values) and can_be_typed(values)
 
 
 def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None) -> Wrong:
@@ -337,16 +347,7 @@ def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = ()
     return Wrong(problem.detail, found)
 
 
-class Put(Protocol):
-    """Commands on things that have a name: schedules and webhooks."""
-
-    async def seen(self, name: str) -> Any: ...
-    async def put(self, name: str, body: Any) -> object: ...
-    async def pause(self, name: str, body: Any) -> object: ...
-    async def resume(self, name: str) -> object: ...
-
-
-async def keep(commands: Put, given: Mapping[str, str], body: Any, pause: Any) -> None:
+async def keep(commands: NamedCommands[Any], given: Mapping[str, str], body: Any, pause: Any) -> None:
     """Create or change the schedule or webhook that a form names. Then pause or resume it, as the form says."""
     name = given.get("name", "").strip()
     row = await commands.seen(name)
@@ -369,9 +370,7 @@ async def sent(carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem
     """Redirect to the page that ``carry_out`` returns, or show the form again with its errors."""
     try:
         return RedirectResponse(await carry_out(), 303)
-    except Problem as problem:
-        return await shown(problem)
-    except LifecycleError as error:
+    except (Problem, LifecycleError) as error:
         return await shown(of_error(error))
 
 

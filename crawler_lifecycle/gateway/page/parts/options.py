@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.gateway.page.parts.forms import lines, whole
-from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json
 
 _BOOLEANS = {"true": True, "false": False}
@@ -74,13 +74,14 @@ class Option:
 
 def options_of(plan: PlanRow) -> list[Option]:
     """Return the fields for a plan."""
-    return [_option(one) for one in plan.options if one.get("name")]
+    return [_option(option) for option in plan.options if option.get("name")]
 
 
 def _option(given: Mapping[str, Any]) -> Option:
     names = [str(given["name"]), *map(str, given.get("aliases") or ())]
     name = next((one for one in names if one.startswith("--")), names[0])
-    default, kind = given.get("default"), str(given.get("type"))
+    default = given.get("default")
+    kind = str(given.get("type"))
     if isinstance(default, str) and default.startswith("{"):
         kind = "object"  # an option whose default is a JSON object takes one
     elif kind not in (*_CURES, "flag"):
@@ -96,17 +97,18 @@ def _option(given: Mapping[str, Any]) -> Option:
 def values_of(options: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of the options that the form has, by their names. Raises ``Problem`` 422, which names each
     wrong field."""
-    values, errors = dict[str, Any](), list[FieldError]()
-    for one in options:
-        text = given.get(one.field)
-        if text is None and not one.required:
+    values = dict[str, Any]()
+    errors = list[FieldError]()
+    for option in options:
+        text = given.get(option.field)
+        if text is None and not option.required:
             continue
         try:
             if text is None:
                 raise ValueError("missing; give it")
-            values[one.name] = one.read(text)
+            values[option.name] = option.read(text)
         except ValueError as error:
-            errors.append(FieldError(field=one.field, message=str(error)))
+            errors.append(FieldError(field=option.field, message=str(error)))
     if errors:
         detail = "; ".join(f"{one.field.removeprefix('opt-')}: {one.message}" for one in errors)
         raise Problem(422, "invalid_request", detail, errors=errors[:ERRORS_MAX])
@@ -125,7 +127,8 @@ def command_line(options: Sequence[Option], values: Mapping[str, Any]) -> list[t
 def _words(one: Option, value: Any) -> list[str]:
     if one.kind == "flag":
         return [one.name]
-    named, texts = one.name.startswith("-"), [_text(each) for each in (value if one.several else [value])]
+    named = one.name.startswith("-")
+    texts = [_text(each) for each in (value if one.several else [value])]
     if named and one.several != "together":
         return [f"{one.name}{'=' if one.name.startswith('--') else ''}{text}" for text in texts]
     if any(text.startswith("-") for text in texts):

@@ -118,7 +118,8 @@ MOVES = {
 #: The key in a request's scope which says that only the main part of a page is wanted, for all its readers.
 ALONE = "lifecycle.page.alone"
 #: Placeholders in rendered text: for the key of forms, and for the address of the page's stream.
-NO_KEY, _STREAM = secrets.token_hex(16), secrets.token_hex(16)
+NO_KEY = secrets.token_hex(16)
+_STREAM = secrets.token_hex(16)
 #: The mark around parts that are updated separately. It is random and never sent, so that no text can contain it.
 _PART = secrets.token_hex(8)
 _END = Markup("<!--{}-->").format(_PART)
@@ -127,20 +128,6 @@ _PARTS = re.compile(f"<!--{_PART} ([a-z0-9-]+)-->(.*?)<!--{_PART}-->", re.DOTALL
 _AGES = re.compile(r'(?<=">)[^<]*(?=</time>)')
 #: The most marks of parts in the address of a stream.
 SEEN_MAX = 250
-#: The links in the head of each page: address, word, and the operation that the caller must be allowed to call.
-NAVIGATION = (
-    ("/", "Runs", "showRuns"),
-    ("/runs/new", "Start a run", "pressStart"),
-    ("/crawlers", "Crawlers", "showCrawlers"),
-    ("/pools", "Pools", "showPools"),
-    ("/managers", "Managers", "showManagers"),
-    ("/graphs", "Graphs", "showGraphs"),
-    ("/schedules", "Schedules", "showSchedules"),
-    ("/corrections", "Corrections", "showCorrections"),
-    ("/audit", "Audit", "showAudit"),
-    ("/webhooks", "Webhooks", "showWebhooks"),
-    ("/access", "Access", "showAccess"),
-)
 
 
 def visible(value: Any) -> Any:
@@ -210,7 +197,8 @@ def aging(sentence: str | None, now: datetime) -> Markup | None:
     """Return a sentence about waiting. Its times become ages, which the page updates."""
     if sentence is None:
         return None
-    text, end = Markup(""), 0
+    text = Markup("")
+    end = 0
     for found in _MOMENT.finditer(sentence):
         since = datetime.fromisoformat(found[1])
         text += escape(visible(sentence[end : found.start()])) + (moment if found[2] else lasting)(since, now)
@@ -338,7 +326,7 @@ _TEMPLATES = _environment()
 
 def html(template: str, **values: Any) -> str:
     """Render a template with these values, and with the name and role of the caller."""
-    who = {"caller": caller_name(), "role": caller_role(), "navigation": NAVIGATION, "build": release()}
+    who = {"caller": caller_name(), "role": caller_role(), "build": release()}
     return _TEMPLATES.get_template(template).render(who | {"layout": "base.html", "moves": False} | values)
 
 

@@ -20,7 +20,7 @@ from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.page.parts.chosen import NUMBERED, SELECTED_MAX, ChosenForm, press
-from crawler_lifecycle.gateway.page.parts.forms import Outcome, form, read
+from crawler_lifecycle.gateway.page.parts.forms import Outcome, form, query_of, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.runs.day import FRESH_S
 from crawler_lifecycle.gateway.page.runs.overview import Overview
@@ -119,12 +119,12 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
     @app.get("/")
     async def show_runs(request: Request) -> Response:
         """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
-        filters = read(PageFilters, request.query_params.multi_items())
+        filters = query_of(request, PageFilters)
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
         # A list with filters is about other runs.
         parts: list[Any] = [health, kept.own, *([] if request.query_params else [overview])]
         found, strip, known, *above = await asyncio.gather(
-            read_runs, *(one.read_within(HEALTH_WAIT_S) for one in parts)
+            read_runs, *(part.read_within(HEALTH_WAIT_S) for part in parts)
         )
         return await run_in_threadpool(shown, request, filters, strip, known, above, *found)
 
@@ -150,7 +150,8 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
 def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:
     """Return all runs that fit, up to the limit of one form. The page token says whether there are more."""
     page, tasks = views.listed(filters.model_copy(update={"page_size": PAGE_MAX}))
-    runs, token = page.runs, page.next_page_token
+    runs = page.runs
+    token = page.next_page_token
     while token is not None and len(runs) < SELECTED_MAX:
         size = min(PAGE_MAX, SELECTED_MAX - len(runs))
         page, more = views.listed(filters.model_copy(update={"page_size": size, "page_token": token}))

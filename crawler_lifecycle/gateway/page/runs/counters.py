@@ -10,7 +10,10 @@ from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.ports.runs import Event
 
 #: The most events that are read and the most points that are shown; the size of a chart.
-READ, POINTS, WIDTH, HEIGHT = 300, 50, 320, 60
+READ = 300
+POINTS = 50
+WIDTH = 320
+HEIGHT = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,9 @@ def counters_of(run: RunDetail, events: Sequence[Event], now: datetime) -> Count
     """Draw the counters of the present attempt; ``None`` if fewer than two times are known. ``events``: the newest."""
     names = ("pages", "items", "errors")
     found = [
-        (one.created_at, [value if type(value := one.body.get(name)) is int else None for name in names])
-        for one in events
-        if one.attempt == run.attempt and one.type in ("run.changed", "run.ended")
+        (event.created_at, [value if type(value := event.body.get(name)) is int else None for name in names])
+        for event in events
+        if event.attempt == run.attempt and event.type in ("run.changed", "run.ended")
     ]
     found.append((run.ended_at or min(run.last_progress_at or now, now), [getattr(run, name) for name in names]))
     rows = [row for row in sorted(found, key=lambda row: row[0]) if any(one is not None for one in row[1])]

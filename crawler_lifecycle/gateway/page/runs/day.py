@@ -18,11 +18,15 @@ from crawler_lifecycle.gateway.page.parts.rendering import number, query
 from crawler_lifecycle.store.runs.reads import RunReader
 
 #: Hours with a bar of their own, the present one included; seconds for which the numbers are reused.
-HOURS, FRESH_S = 24, 10.0
+HOURS = 24
+FRESH_S = 10.0
 #: How late a run may appear in the list of an hour.
-HOUR, LATE = timedelta(hours=1), timedelta(minutes=10)
+HOUR = timedelta(hours=1)
+LATE = timedelta(minutes=10)
 #: The size of a bar, and the least height of a part, so that one failed run among thousands is seen.
-WIDTH, HEIGHT, LEAST = 24, 40, 3
+WIDTH = 24
+HEIGHT = 40
+LEAST = 3
 #: What becomes of a run, from the bottom of a bar to its top; its width says the same as its colour.
 _WIDTHS = {"completed": 12, "open": 16, "stopped": 16, "failed": 22}
 
@@ -46,6 +50,7 @@ class Day:
     words: list[tuple[str, str]]
 
 
+@dataclass(eq=False)
 class LastDay:
     """Counts the runs of the last 24 hours. The answer is reused for ``FRESH_S`` seconds.
 
@@ -53,14 +58,16 @@ class LastDay:
     one such hour is counted again, in turn: to count all runs of a day would cost a database too much.
     """
 
-    def __init__(self, runs: RunReader, clock: Clock) -> None:
-        self._runs, self._clock = runs, clock
+    runs: RunReader
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self.kept = KeptForEach(partial(run_in_threadpool, self._count), FRESH_S)
         #: By project: the hours, the one that was counted longest ago first. Each has its time of counting and numbers.
         self._hours: dict[str | None, dict[datetime, tuple[datetime, Counter[str]]]] = {}
 
     def _count(self) -> Day:
-        now = self._clock().astimezone(UTC)
+        now = self.clock().astimezone(UTC)
         since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
         hours = [since + timedelta(hours=n) for n in range(HOURS)]
         # The clocks of hosts differ: a run may appear late in an hour that is over.
@@ -70,14 +77,14 @@ class LastDay:
             if at >= begin + HOUR + LATE and not counts["open"] and begin in hours
         ]
         kept = dict(over[1:])
-        kept |= {begin: (now, self._runs.runs_between(begin, begin + HOUR)) for begin in hours if begin not in kept}
+        kept |= {begin: (now, self.runs.runs_between(begin, begin + HOUR)) for begin in hours if begin not in kept}
         self._hours[only()] = kept
         return drawn(since, [kept[begin][1] for begin in hours])
 
 
 def drawn(since: datetime, hours: list[Counter[str]]) -> Day:
     """Draw the numbers of the hours from ``since`` on."""
-    most = max((one.total() for one in hours), default=0)
+    most = max((hour.total() for hour in hours), default=0)
     bars = [_bar(since, n, one, most) for n, one in enumerate(hours)]
     every = sum(hours, Counter())
     ended = every["failed"] + every["stopped"]
@@ -89,7 +96,9 @@ def drawn(since: datetime, hours: list[Counter[str]]) -> Day:
 
 
 def _bar(since: datetime, n: int, counts: Mapping[str, int], most: int) -> Bar:
-    begin, top, parts = since + timedelta(hours=n), HEIGHT, []
+    begin = since + timedelta(hours=n)
+    top = HEIGHT
+    parts = []
     for kind, width in _WIDTHS.items():
         if many := counts.get(kind, 0):
             high = max(round(many / most * (HEIGHT - LEAST * len(_WIDTHS))), LEAST)

@@ -6,6 +6,7 @@ The template makes the links: each number is the length of the list to which it 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,23 +21,29 @@ from crawler_lifecycle.store.store import Store
 from .day import LastDay
 
 #: Seconds for which the figures of live runs are reused, and those that are expensive and change less.
-LIVE_S, TROUBLES_S = 2.0, 10.0
+LIVE_S = 2.0
+TROUBLES_S = 10.0
 #: The most live runs of a status, and the most runs that need attention, that are counted. The page says if there are
 #: more.
-LIVE_MAX, ATTENTION_MAX = 10_000, 100
+LIVE_MAX = 10_000
+ATTENTION_MAX = 100
 #: The most runs and schedules in trouble, and the most reasons of waits, that are named.
-NAMED, REASONS = 3, 4
+NAMED = 3
+REASONS = 4
 
 
+@dataclass(eq=False)
 class Overview:
     """Makes the overview, once for all who may see the same runs."""
 
-    def __init__(self, store: Store, views: RunViews) -> None:
-        self._store, self._views = store, views
+    store: Store
+    views: RunViews
+
+    def __post_init__(self) -> None:
         self._parts: dict[str, KeptForEach[Any]] = {
             "live": KeptForEach(partial(run_in_threadpool, self._live), LIVE_S),
             "troubles": KeptForEach(partial(run_in_threadpool, self._troubles), TROUBLES_S),
-            "day": LastDay(store.runs, views.clock).kept,
+            "day": LastDay(self.store.runs, self.views.clock).kept,
         }
 
     async def read_within(self, seconds: float) -> dict[str, Any]:
@@ -48,24 +55,25 @@ class Overview:
         return dict(zip(self._parts, parts, strict=True))
 
     def _live(self) -> dict[str, Any]:
-        live = self._store.runs.live_now(LIVE_MAX)
+        live = self.store.runs.live_now(LIVE_MAX)
         waits = sorted(live.waits, key=lambda one: -one.runs)
-        said = self._why([one.oldest for one in waits[:REASONS]])
+        said = self._why([wait.oldest for wait in waits[:REASONS]])
         return {"runs": live, "most": LIVE_MAX, "waits": waits[:REASONS], "more": len(waits[REASONS:]), "said": said}
 
     def _why(self, run_ids: list[int]) -> dict[int, str | None]:
         """Return for each of these runs the sentence that says why it waits."""
-        near = [self._store.runs.list_runs(before_run_id=run_id + 1, limit=1) for run_id in run_ids]
+        near = [self.store.runs.list_runs(before_run_id=run_id + 1, limit=1) for run_id in run_ids]
         rows = [row for run_id, page in zip(run_ids, near, strict=True) for row in page if row.run_id == run_id]
-        tasks, now = self._views.tasks_of(rows), self._views.clock()
-        return {row.run_id: self._views.of(row, now, tasks[row.run_id]).waits for row in rows}
+        tasks = self.views.tasks_of(rows)
+        now = self.views.clock()
+        return {row.run_id: self.views.of(row, now, tasks[row.run_id]).waits for row in rows}
 
     def _troubles(self) -> dict[str, Any]:
-        store = self._store
+        store = self.store
         runs = store.runs.brief_runs(ATTENTION_MAX, attention=True)
         due = [one for one in store.schedules.latest_due().values() if one.trouble]
         due.sort(key=lambda one: one.due_at, reverse=True)
-        wrong = store.corrections.correction_summary(self._views.clock() - WEEK)
+        wrong = store.corrections.correction_summary(self.views.clock() - WEEK)
         found = {"attention": len(runs), "most": ATTENTION_MAX, "runs": runs[:NAMED]}
         return found | {
             "schedules": len(due),

@@ -29,7 +29,8 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
 
 #: The most lines and bytes of a log in the first answer of the page.
-LINES, BYTES = 500, 256 * 1024
+LINES = 500
+BYTES = 256 * 1024
 #: The most items on one page.
 ROWS = 200
 #: Escape sequences of terminals, all other control characters except line end and tab, and characters that change the
@@ -80,9 +81,7 @@ async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple
         if at_error:
             return plain((await reader.at_error(task))[0]), None
         chunks = await reader.read(task, LINES, follow=False)
-    except Problem as problem:
-        return "", problem.detail
-    except LifecycleError as error:
+    except (Problem, LifecycleError) as error:
         return "", str(error)
     kept = b""
     async for chunk in chunks:
@@ -91,7 +90,8 @@ async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple
 
 
 #: The most bytes of a text, and of a picture, that the page shows.
-TEXT_MAX, PICTURE_MAX = 256 * 1024, 2 * 1024 * 1024
+TEXT_MAX = 256 * 1024
+PICTURE_MAX = 2 * 1024 * 1024
 #: Types of pictures by their first bytes, as a crawler may choose any file name. SVG is left out: it may run scripts.
 _PICTURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -116,7 +116,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
                 return files.list(row)
 
         here = await threads.run(request, listed)
-        rows = [(one, urlencode({"name": one.name}), is_items(one.name)) for one in here.files]
+        rows = [(file, urlencode({"name": file.name}), is_items(file.name)) for file in here.files]
         return answer(request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock())
 
     @app.get("/runs/{run_id}/file")

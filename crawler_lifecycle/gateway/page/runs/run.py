@@ -15,14 +15,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.corrections import SOURCES
+from crawler_lifecycle.domain.due_ids import schedule_of
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.ladder import LADDER_MINUTES
-from crawler_lifecycle.domain.managers.manager import names_of_workflow
-from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.features.managers.domain.manager import names_of_workflow
 from crawler_lifecycle.gateway.api.paging import Id, Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, read
+from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, query_of, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, size, visible
 from crawler_lifecycle.gateway.page.runs.commands import outcome_of
 from crawler_lifecycle.gateway.page.runs.counters import READ, counters_of
@@ -95,7 +95,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
     @app.get("/runs/{run_id}/tasks")
     def show_tasks(run_id: RunId, request: Request) -> Response:
         """Show the tasks of a run as a table."""
-        filters = read(PageTasks, request.query_params.multi_items())
+        filters = query_of(request, PageTasks)
         after = decode("task", filters.page_token) or (filters.task or 1) - 1
         run = views.of(found(store.runs, run_id), clock())
         rows = store.tasks.list_tasks(
@@ -135,7 +135,8 @@ def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
     except RowUnreadable as error:
         unreadable = str(error)
     made = squares(drawn[:SQUARES_MAX] if len(drawn) > 1 else [])
-    more, counts = len(drawn) > SQUARES_MAX, Counter(run.tasks)
+    more = len(drawn) > SQUARES_MAX
+    counts = Counter(run.tasks)
     return {"squares": made, "tasks": few, "more_tasks": more, "counts": counts, "unread": unreadable}
 
 
@@ -212,7 +213,7 @@ def ladder(run: RunDetail) -> list[tuple[float, bool]]:
     own = run.request.get("poll_minutes")
     minutes = [float(one) for one in own] if isinstance(own, list) and own else list(LADDER_MINUTES)
     if run.next_look_at is None or run.verified_at is None or run.status in ("COMPLETED", "FAILED"):
-        return [(one, False) for one in minutes]
+        return [(minute, False) for minute in minutes]
     gap = (run.next_look_at - run.verified_at).total_seconds() / 60
     nearest = min(range(len(minutes)), key=lambda n: abs(minutes[n] - gap))
     return [(one, n == nearest) for n, one in enumerate(minutes)]

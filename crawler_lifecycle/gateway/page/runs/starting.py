@@ -12,8 +12,6 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
@@ -78,14 +76,9 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
     async def shown(
         request: Request, given: Mapping[str, str], *, note: str | None = None, problem: Problem | None = None
     ) -> Response:
-        known: Mapping[str, CrawlerDefinition] = {}
-        away = None
-        try:
-            known = await crawlers.all()
-        except LifecycleError as error:
-            away = str(error)
+        known, away = await crawlers.last()
         values: dict[str, Any] = {"known": sorted(known), "crawler": known.get(given.get("crawler", ""))}
-        values |= {"away": away or crawlers.note(), "wrong": problem and _wrong(problem)}
+        values |= {"away": away, "wrong": problem and _wrong(problem)}
         pools = store.pools.known_pools
         values |= {"pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else []}
         # A refused form keeps its key: it started nothing, and a double click still starts only one run.

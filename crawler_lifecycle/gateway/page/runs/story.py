@@ -15,11 +15,15 @@ from crawler_lifecycle.ports.runs import TaskRow
 from crawler_lifecycle.subjects import TERMINAL
 
 #: The size of the picture: its width, the room for names, the height of a row, and the room for the two rows of a lane.
-WIDTH, NAMES, ROW, LANE = 960, 70, 16, 62
+WIDTH = 960
+NAMES = 70
+ROW = 16
+LANE = 62
 #: The most lanes of tasks. Tasks whose status was wrong come first.
 LANES_MAX = 6
 #: The least width of a band, and the width of a letter in it.
-LEAST, LETTER = 2.0, 7.5
+LEAST = 2.0
+LETTER = 7.5
 #: Statuses of tasks in the words of a sentence.
 _WORDS = {"RUNNING": "executing", "QUEUED": "waiting", "SUCCEEDED": "succeeded", "CANCELLED": "cancelled"}
 _DRAWN = ("attempt", "status", "task", "correction")
@@ -71,11 +75,13 @@ class Picture:
 
 def told(run: RunDetail, tasks: Sequence[TaskRow], entries: Sequence[TimelineEntry], *, whole: bool) -> dict[str, Any]:
     """Return the values of the page. ``entries`` are those of the timeline, oldest first; ``whole``: all of them."""
-    mine = [one for one in entries if one.attempt == run.attempt]
-    failed = [one for one in tasks if one.attempt == run.attempt and one.status in ("FAILED", "LOST") and one.cause]
+    mine = [entry for entry in entries if entry.attempt == run.attempt]
+    failed = [
+        task for task in tasks if task.attempt == run.attempt and task.status in ("FAILED", "LOST") and task.cause
+    ]
     last = max(failed, key=lambda one: one.ended_at or run.created_at, default=None)
     known = last is not None and str(last.cause) in (run.cause or "")
-    drawn = picture(run, mine, {one.task_id: one.task_index for one in tasks}) if whole else None
+    drawn = picture(run, mine, {task.task_id: task.task_index for task in tasks}) if whole else None
     return {"story": sentence(run), "failed": last, "known": known, "steps": steps(run, mine), "picture": drawn}
 
 
@@ -95,14 +101,17 @@ def sentence(run: RunDetail) -> str:
 
 def steps(run: RunDetail, entries: Sequence[TimelineEntry]) -> list[Step]:
     """Return the four stages with their times, as far as they are on record."""
-    ends = {one.to_status: one.at for one in entries if one.kind == "status"}
+    ends = {entry.to_status: entry.at for entry in entries if entry.kind == "status"}
     at = {
-        "initiation": next((one.at for one in entries if one.kind == "attempt"), None),
-        "deployment": next((one.at for one in entries if one.kind == "task" and one.to_status in _DEPLOYED), None),
+        "initiation": next((entry.at for entry in entries if entry.kind == "attempt"), None),
+        "deployment": next(
+            (entry.at for entry in entries if entry.kind == "task" and entry.to_status in _DEPLOYED), None
+        ),
         "reconciliation": ends.get("PROCESSING") or run.started_at,
         "completion": next((ends[one] for one in TERMINAL if one in ends), run.ended_at),
     }
-    names, ended = list(STAGES), run.status in TERMINAL
+    names = list(STAGES)
+    ended = run.status in TERMINAL
     stands = names.index(run.stage)
     found = []
     for n, name in enumerate(names):
@@ -119,14 +128,16 @@ def picture(run: RunDetail, entries: Sequence[TimelineEntry], indexes: Mapping[i
     for one in entries:
         if one.kind in _DRAWN:
             (wrong if one.kind == "correction" else changes).setdefault(one.task_id, []).append(one)
-    tasks = sorted((one for one in changes if one is not None), key=lambda one: one not in wrong)[:LANES_MAX]
+    tasks = sorted((change for change in changes if change is not None), key=lambda one: one not in wrong)[:LANES_MAX]
     if None not in changes:
         return None
-    times = [when for one in entries if one.kind in _DRAWN for when in (one.at, one.cluster_time or one.at)]
+    times = [when for entry in entries if entry.kind in _DRAWN for when in (entry.at, entry.cluster_time or entry.at)]
     # Nothing is known about the time after the last look.
-    begin, end = min(times), max(*times, run.ended_at or run.verified_at or times[0])
+    begin = min(times)
+    end = max(*times, run.ended_at or run.verified_at or times[0])
     scale = (WIDTH - NAMES) / max((end - begin).total_seconds(), 1.0)
-    lanes, bands = [], list[Band]()
+    lanes = []
+    bands = list[Band]()
 
     def band(
         y: int, since: datetime, until: datetime, kind: str, words: str, text: str = "", height: int = ROW
@@ -139,7 +150,8 @@ def picture(run: RunDetail, entries: Sequence[TimelineEntry], indexes: Mapping[i
         )
 
     for n, key in enumerate([None, *tasks]):
-        y, mine = n * LANE + ROW + 4, changes[key]
+        y = n * LANE + ROW + 4
+        mine = changes[key]
         name = "Run" if key is None else f"Task {indexes[key]}" if key in indexes else f"Task with id {key}"
         lanes.append((y, name))
         for one in wrong.get(key, ()):

@@ -634,4 +634,3 @@ def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
     [kept], [held] = world.finalizers.kept(), finalizers.list_held(world.api)
     assert (kept.ended_at, kept.ran) == (None, False)
     assert finalizers.waits(held)
-    assert finalizers.waiting_longer_than([held], world.now(), 60) == []

@@ -16,6 +16,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.clusters.kubernetes.looks import details
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
@@ -131,10 +132,12 @@ def test_what_is_left_of_a_job_is_no_absence(world: World) -> None:
     assert "Its Job is gone" in (world.see().reason or "")
 
 
-def test_a_job_whose_labels_were_taken_off_is_still_read(world: World) -> None:
+@pytest.mark.parametrize("name", [labels.RUN, labels.TASK])
+def test_a_job_whose_label_was_taken_off_is_still_read(world: World, name: str) -> None:
     world.deploy()
-    world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].clear())
+    world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].pop(name))
     assert world.see().phase is Phase.EXECUTING
+    assert world.see(missed_s=3600).phase is Phase.EXECUTING
 
 
 def _without_label(world: World, name: str = labels.RUN) -> None:
@@ -154,7 +157,7 @@ def test_a_pod_without_our_labels_is_not_gone_with_its_stopped_job(world: World)
     assert [task.executing for task in world.cluster.inventory()] == [True]
 
 
-@pytest.mark.parametrize("name", [labels.RUN, labels.MANAGED_BY])
+@pytest.mark.parametrize("name", [labels.RUN, labels.MANAGED_BY, labels.TASK])
 def test_the_end_of_a_pod_without_our_labels_is_read(world: World, name: str) -> None:
     world.deploy()
     _without_label(world, name)
@@ -192,6 +195,47 @@ def test_jobs_that_have_no_pod_yet_cost_no_further_list(world: World) -> None:
     world.forget_calls()
     assert {seen.phase for seen in world.look().observations} == {Phase.WAITING}
     assert (world.calls("GET", r"/jobs\?"), world.calls("GET", r"/pods\?")) == (1, 1)
+
+
+# --- a few tasks of a wide run ----------------------------------------------------------------------------------------
+
+
+def _listed(world: World) -> list[tuple[str, int]]:
+    """What was listed since the calls were forgotten: selector, and number of objects that came back."""
+    found = [str(one.query["labelSelector"]) for one in world.server.requests if "labelSelector" in one.query]
+    return [(one, len(world.api.listing(world.api.jobs_path(), Job, labels=one).items)) for one in found]
+
+
+def test_a_look_at_few_tasks_lists_only_what_is_theirs(world: World) -> None:
+    world.deploy(5)
+    world.server.pod_ends(world.name(3), 0, "Completed", WELL)
+    world.forget_calls()
+    look = world.look(world.ref(1), world.ref(3))
+    assert [seen.phase for seen in look.observations] == [Phase.EXECUTING, Phase.ENDED]
+    calls = world.calls("GET", r"/(jobs|pods)\?")
+    few = f"{labels.of_run(RUN)},{labels.TASK} in (1,3)"
+    assert (calls, _listed(world)) == (2, [(few, 2), (few, 2)])
+
+
+def test_an_absence_is_concluded_only_from_lists_of_the_whole_run(world: World) -> None:
+    world.deploy(5)
+    world.server.delete_behind(world.name(1))
+    world.forget_calls()
+    first = world.look(world.ref(1))
+    assert first.observations[0].phase is Phase.ABSENT
+    assert first.again_s is not None
+    assert _listed(world)[0][0] == f"{labels.of_run(RUN)},{labels.TASK} in (1)"
+    world.forget_calls()
+    proof = world.look(world.ref(1, missed_s=30))
+    assert proof.observations[0].phase is Phase.GONE
+    assert [selector for selector, _ in _listed(world)][:2] == [labels.of_run(RUN)] * 2
+
+
+def test_an_index_of_another_run_or_attempt_is_not_taken_for_the_task(world: World) -> None:
+    world.deploy(2)
+    world.deploy(2, run_id=8)
+    again = replace(world.without_uid(1), attempt=2)
+    assert [seen.phase for seen in world.look(world.ref(1), again).observations] == [Phase.EXECUTING, Phase.ABSENT]
 
 
 def test_what_was_never_deployed_is_absent_and_asked_for_by_nobody(world: World) -> None:

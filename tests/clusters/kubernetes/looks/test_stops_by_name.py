@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
-from crawler_lifecycle.store import upgrade
+from crawler_lifecycle.store.migrations.schema_version import upgrade
 from tests.activities.test_stops_of_unreadable_rows import ODD
 from tests.activities.world import World as Activities
 from tests.clusters.kubernetes.looks.world import CRAWLER, World

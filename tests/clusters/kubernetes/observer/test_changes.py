@@ -17,11 +17,13 @@ from crawler_lifecycle.clusters.kubernetes.observer.changes import (
     WAITING,
     Changes,
     Seen,
+    TaskKey,
     seen,
 )
 from tests.support.examples import examples
 
-RUN, LONG = 7, 3.0
+RUN, LONG = (7, (0, 1)), 3.0
+OTHER = (8, (0, 1))
 FRESH, STUCK = seen(RUN, PENDING, job="j"), seen(RUN, WAITING, "Unschedulable", "j")
 ALIVE, DEAD = seen(RUN, RUNNING, job="j"), seen(RUN, OVER, job="j")
 JOB, FAILED = seen(RUN, PENDING), seen(RUN, OVER)
@@ -65,19 +67,27 @@ def test_what_waits_for_long_without_a_word_is_told_once() -> None:
     changes = Changes(LONG)
     assert changes.job("nobody makes its pod", JOB, 0) == set()
     assert changes.job("has a pod", JOB, 0) == set()
-    assert changes.pod("p", seen(RUN + 1, PENDING, job="has a pod"), 1) == set()
+    assert changes.pod("p", seen(OTHER, PENDING, job="has a pod"), 1) == set()
     assert changes.slow(LONG - 0.1) == set()
     assert changes.slow(LONG) == {RUN}
-    assert changes.slow(LONG + 1) == {RUN + 1}
+    assert changes.slow(LONG + 1) == {OTHER}
     assert changes.slow(100) == set()
 
 
 def test_a_list_tells_what_is_gone() -> None:
     changes = Changes(LONG)
-    changes.listed(Pod, {"a": ALIVE, "b": seen(8, RUNNING, job="k"), "c": seen(9, OVER, job="l")}, 0)
-    assert changes.listed(Pod, {"b": seen(8, RUNNING, job="k")}, 1) == {RUN}
-    assert changes.listed(Pod, {"b": seen(8, RUNNING, job="k")}, 2) == set()
+    changes.listed(Pod, {"a": ALIVE, "b": seen(OTHER, RUNNING, job="k"), "c": seen((9, None), OVER, job="l")}, 0)
+    assert changes.listed(Pod, {"b": seen(OTHER, RUNNING, job="k")}, 1) == {RUN}
+    assert changes.listed(Pod, {"b": seen(OTHER, RUNNING, job="k")}, 2) == set()
     assert changes.watched == 1
+
+
+def test_a_change_says_whose_it_is_as_far_as_the_labels_say() -> None:
+    changes = Changes(LONG)
+    changes.pod("p", ALIVE, 0)
+    assert changes.pod("p", seen((7, None), OVER, job="j"), 1) == {(7, None)}
+    changes.pod("q", ALIVE, 2)
+    assert changes.pod("q", None, 3) == {RUN}, "the labels of what was removed are remembered"
 
 
 def test_a_job_speaks_where_no_pod_does() -> None:
@@ -125,7 +135,7 @@ class Story:
         if stage is not None:
             uid = f"{kind} {number} {life}"
             owner = f"job {number} 0" if kind == "pod" else ""
-            self.true[uid] = seen(number, stage[0], stage[1].format(self.now), owner)
+            self.true[uid] = seen((7, (number, 1)), stage[0], stage[1].format(self.now), owner)
             self.coming.append((uid, self.true[uid]))
         if fate == "cut":
             self.coming, self.told = [], []
@@ -137,12 +147,12 @@ class Story:
             for uid, state in coming:
                 self._look(self._deliver(uid, state))
 
-    def _deliver(self, uid: str, state: Seen | None) -> set[int]:
+    def _deliver(self, uid: str, state: Seen | None) -> set[TaskKey]:
         return self.changes.one(Pod if uid.startswith("pod") else Job, uid, state, self.now)
 
-    def _look(self, runs: set[int]) -> None:
-        self.looked = {uid: state for uid, state in self.looked.items() if state.run_id not in runs}
-        self.looked |= {uid: state for uid, state in self.true.items() if state.run_id in runs}
+    def _look(self, tasks: set[TaskKey]) -> None:
+        self.looked = {uid: state for uid, state in self.looked.items() if state.key not in tasks}
+        self.looked |= {uid: state for uid, state in self.true.items() if state.key in tasks}
 
     def lists(self) -> None:
         for name, kind in (("pod", Pod), ("job", Job)):

@@ -16,10 +16,11 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 from crawler_lifecycle.clusters.kubernetes.observer import observer as observer_module
 from crawler_lifecycle.clusters.kubernetes.observer import reflector
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
-from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
+from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace, Reflector
 from tests.clusters.local.local_bench import RUN, wait_until
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.contracts.observer.observer_harness import Told
@@ -35,6 +36,8 @@ from tests.support.kube_api import (
     StreamError,
     throttled,
 )
+from tests.support.kube_api.clients import patient
+from tests.support.ports import deaf_port
 
 pytestmark = pytest.mark.troubles
 
@@ -95,9 +98,9 @@ class Clock:
         return self.now
 
 
-def put(api: Api, run_id: int, **spec: Any) -> str:
+def put(api: Api, run_id: int, index: int = 0, **spec: Any) -> str:
     """A Job of this run; its name."""
-    body = job_of(run_id, 0, {}, **spec)
+    body = job_of(run_id, index, {}, **spec)
     api.post(api.jobs_path(), body)
     return str(body["metadata"]["name"])
 
@@ -128,6 +131,29 @@ def test_two_watches_and_two_lists_however_many_runs(server: FakeApiServer, api:
     selectors = {request.query["labelSelector"] for request in server.requests if request.method == "GET"}
     assert selectors == {f"{labels.ours()},{labels.RUN}"}
     assert all(r.query["allowWatchBookmarks"] == "true" for r in server.requests if "watch" in r.query)
+
+
+def test_the_tasks_that_changed_are_told_with_their_run(server: FakeApiServer, api: Api) -> None:
+    first, second = (put(api, RUN, index) for index in (0, 4))
+    with Told(observer(api)).watching() as told:
+        told.after(lambda: server.pod_starts(first))
+        told.after(lambda: server.pod_starts(second))
+        assert {task for tasks in told.tasks for task in tasks or ()} == {(0, 1), (4, 1)}
+        assert None not in told.tasks
+        told.after(lambda: server.change_pod(first, lambda pod: pod["metadata"]["labels"].pop(labels.TASK)))
+        assert told.tasks[-1] is None, "it may be any task of the run"
+        told.tasks.clear()
+        told.after(lambda: server.pod_ends(second))
+        assert set(told.tasks) == {frozenset({(4, 1)})}
+
+
+def test_many_changes_in_one_list_are_told_at_once(server: FakeApiServer, api: Api) -> None:
+    names = [put(api, RUN, index) for index in range(5)]
+    for name in names:
+        server.pod_starts(name)
+    with Told(observer(api)).watching() as told:
+        wait_until(lambda: told.calls)
+        assert frozenset((index, 1) for index in range(5)) in told.tasks
 
 
 def test_counters_and_heartbeats_tell_nothing(server: FakeApiServer, api: Api) -> None:
@@ -272,6 +298,23 @@ def test_a_watch_that_always_fails_is_asked_for_rarely_and_recovers(
         told.after(lambda: server.pod_starts(other), 8)
         assert sum(run == RUN for run, _ in told.calls) >= 2, "its start and its end"
     assert server.count("GET", JOB_LIST) == 1, "the other watch has nothing to do with it"
+
+
+def test_a_server_that_nobody_reaches_is_tried_at_short_pauses(server: FakeApiServer) -> None:
+    over = threading.Event()
+    with deaf_port() as port:
+        api = patient(server, kubeconfig=server.kubeconfig(**{"proxy-url": f"http://127.0.0.1:{port}"}))
+        pace = replace(PACE, most_s=3600)
+        listing = Reflector(api, Pod, api.pods_path(), "", lambda *_: None, lambda *_: None, pace)
+        thread = threading.Thread(target=listing.run, args=(over,))
+        thread.start()
+        try:
+            wait_until(lambda: listing.lists >= 16)  # with pauses that double to the end: after hours
+            assert "refused" in str(listing.problem)
+        finally:
+            over.set()
+            thread.join()
+            api.close()
 
 
 @pytest.mark.parametrize("fault", [StreamError(), StreamEnds(0, broken=True)], ids=["410", "broken"])

@@ -11,7 +11,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, Seen, pod_seen
+from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, Seen, TaskKey, pod_seen
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
 from tests.clusters.local.local_bench import wait_until
@@ -55,7 +55,7 @@ class Looks:
         self._told: set[int] = set()
         self._lock = threading.Lock()
 
-    def __call__(self, run_id: int, at: datetime) -> None:
+    def __call__(self, run_id: int, at: datetime, tasks: frozenset[tuple[int, int]] | None) -> None:
         with self._lock:
             self._told.add(run_id)
 
@@ -71,7 +71,7 @@ class Looks:
         found: dict[int, dict[str, Seen]] = {}
         for pod in self.reader.listing(self.reader.pods_path(), Pod).items:
             if (state := pod_seen(pod)) is not None:
-                found.setdefault(state.run_id, {})[pod.metadata.uid] = state
+                found.setdefault(state.key[0], {})[pod.metadata.uid] = state
         return found
 
     def unseen(self) -> list[tuple[int, dict[str, Seen], dict[str, Seen]]]:
@@ -95,7 +95,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     found: set[str] = set()
     take = Changes.pod
 
-    def pod(self: Changes, uid: str, pod: Seen, now: float) -> set[int]:
+    def pod(self: Changes, uid: str, pod: Seen, now: float) -> set[TaskKey]:
         found.add(uid)
         return take(self, uid, pod, now)
 

@@ -1,0 +1,194 @@
+"""No class of work starves: how long each waits while another is asked for at twice what the machine can do.
+
+The classes are stops, ends, starts, polls, exports and audits. On the whole stack with real processes. The bounds are
+those of docs/truth.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+from benchmarks.sizes import size
+from benchmarks.truth_faults import Bench, bench
+from crawler_lifecycle.cli.admin.audit import _awaited
+from crawler_lifecycle.domain.ladder import STRETCH_MAX
+
+#: The most seconds that each class may wait, whatever else is asked for.
+BOUNDS_S = {"stop": 2.0, "end": 5.0, "start": 15.0, "poll": 45.0, "export": 60.0, "audit": 60.0}
+#: Runs of one load: as many polls a second as two cores do twice over, or as many stops or ends at once.
+RUNS = size(80, 3)
+POLLED_S = 1.2
+#: Starts a second, of runs that end at once, and their number. Two cores do about two a second.
+STARTS_PER_S, STARTS = 5.0, size(300, 4)
+MEASURED = size(5, 1)
+#: Seconds between looks of runs whose polls are measured.
+WATCHED_S = 5.0
+LANES = 4
+REST: dict[str, Any] = {"poll_minutes": [600.0]}
+
+
+class Classes:
+    """One stack, and the longest wait of each class under the present load."""
+
+    def __init__(self, world: Bench) -> None:
+        self.world = world
+        self.worst = dict.fromkeys(BOUNDS_S, 0.0)
+
+    def measure(self) -> None:
+        """Ask for one of each class, some times."""
+        watched = self.world.start(MEASURED, poll_minutes=[WATCHED_S / 60])
+        self.world.executing(watched)
+        for _ in range(MEASURED):
+            run_id, other = self._started(), self._started()
+            self._note("stop", self._stopped(other))
+            self.world.end(run_id)
+            ended = self.world.ended(run_id)
+            self._note("end", self._row(run_id, "status_transition", "committed_at", "to_status = 'SUCCEEDED'") - ended)
+            self._note("export", self._row(run_id, "export_record", "at", "status = 'exported'") - ended)
+            self._note("audit", self._audited())
+            self._note("poll", max(self._overdue_s(one) for one in watched))
+
+    def _note(self, what: str, seconds: float) -> None:
+        self.worst[what] = max(self.worst[what], seconds)
+
+    def _started(self) -> int:
+        began = time.monotonic()
+        (run_id,) = self.world.start(1, **REST)
+        self.world.until(lambda: bool(self.world._count([run_id], "status = 'PROCESSING'")))
+        self._note("start", time.monotonic() - began)
+        self.world.ready([run_id])
+        return run_id
+
+    def _stopped(self, run_id: int) -> float:
+        self.world.gateway.stop(run_id, reason="benchmark")
+        accepted = time.time()
+        return max(0.0, self.world.told(run_id) - accepted)
+
+    def _row(self, run_id: int, table: str, column: str, which: str) -> float:
+        """The time of a row about the run, as soon as there is one (epoch seconds)."""
+        sql = f"SELECT {column} FROM {table} WHERE run_id = ? AND {which}"
+        self.world.until(lambda: bool(self.world.query(sql, run_id)))
+        return _epoch(self.world.query(sql, run_id)[0][0])
+
+    def _audited(self) -> float:
+        began, gateway = time.monotonic(), self.world.gateway
+        answer = gateway.post("/v1/audit", {"repair": False})
+        if not answer.get("report"):
+            _awaited(gateway, str(answer["audit_id"]))
+        return time.monotonic() - began
+
+    def _overdue_s(self, run_id: int) -> float:
+        """Seconds by which the next poll of the run is late now, counted from its interval without a stretch."""
+        ((verified_at,),) = self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run_id)
+        return max(0.0, time.time() - _epoch(verified_at) - WATCHED_S)
+
+
+def _epoch(text: object) -> float:
+    return datetime.fromisoformat(str(text)).replace(tzinfo=UTC).timestamp()
+
+
+@contextlib.contextmanager
+def _again_and_again(ask: Callable[[int], object], every_s: float, lanes: int = 1) -> Iterator[None]:
+    """Call ``ask`` with 0, 1, 2, … so often, in each lane; what is refused is asked for again."""
+    over, numbers = threading.Event(), count()
+
+    def lane() -> None:
+        while not over.wait(every_s):
+            with contextlib.suppress(Exception):
+                ask(next(numbers))
+
+    threads = [threading.Thread(target=lane, daemon=True) for _ in range(lanes)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@contextlib.contextmanager
+def nothing(world: Bench) -> Iterator[None]:
+    """No load."""
+    yield
+
+
+@contextlib.contextmanager
+def polls(world: Bench) -> Iterator[None]:
+    """Runs with so short an interval. First all of them must begin, beside the polls of each other."""
+    began = time.monotonic()
+    run_ids = world.start(RUNS, poll_minutes=[POLLED_S / 60])
+    world.executing(run_ids)
+    print(f"{RUNS} runs polled every {POLLED_S:g} s: all execute after {time.monotonic() - began:.1f} s (reach: <= 60)")
+    yield
+    stretched = world.query("SELECT COUNT(*) FROM run_history WHERE ended_at IS NULL AND waiting_for LIKE 'polls %'")
+    print(f"    {stretched[0][0]} of them say that their intervals are stretched (at most {STRETCH_MAX:g} times)")
+
+
+@contextlib.contextmanager
+def starts(world: Bench) -> Iterator[None]:
+    """Runs that end at once, with an archive each."""
+    each_s = LANES / STARTS_PER_S
+    stamp = time.time_ns()
+
+    def ask(number: int) -> None:
+        if number >= STARTS:
+            return
+        world.gateway.start({"crawler": "moment", "args": {"n": str(number)}}, f"{stamp}-{number}")
+
+    with _again_and_again(ask, each_s, LANES):
+        yield
+
+
+@contextlib.contextmanager
+def ends(world: Bench) -> Iterator[None]:
+    """Runs that all end now, with an archive each."""
+    run_ids = world.start(RUNS, **REST)
+    world.executing(run_ids)
+    for run_id in run_ids:
+        world.end(run_id)
+    yield
+
+
+@contextlib.contextmanager
+def stops(world: Bench) -> Iterator[None]:
+    """Runs that are all stopped now."""
+    run_ids = iter(world.start(RUNS, **REST))
+    with _again_and_again(lambda _: world.gateway.stop(next(run_ids), reason="benchmark"), 0.1, LANES):
+        yield
+
+
+@contextlib.contextmanager
+def audits(world: Bench) -> Iterator[None]:
+    """Audits, one after the other in each lane."""
+    with _again_and_again(lambda _: world.gateway.post("/v1/audit", {"repair": False}), 0.0, LANES):
+        yield
+
+
+def play() -> None:
+    """Print the longest wait of each class under each load, and which missed its bound."""
+    print("bounds: " + ", ".join(f"{what} {bound:g} s" for what, bound in BOUNDS_S.items()))
+    with bench() as world:
+        for load in (nothing, polls, starts, ends, stops, audits):
+            found = Classes(world)
+            with load(world):
+                found.measure()
+            world.clear()
+            waits = ", ".join(f"{what} {seconds:.1f}" for what, seconds in found.worst.items())
+            missed = [what for what, seconds in found.worst.items() if seconds > BOUNDS_S[what]]
+            verdict = f"MISSED: {', '.join(missed)}" if missed else "all within their bounds"
+            print(f"beside {load.__name__}: {waits} s; {verdict}; load average {os.getloadavg()[0]:.1f}", flush=True)
+
+
+async def main() -> None:
+    """Play."""
+    await asyncio.to_thread(play)

@@ -1,0 +1,125 @@
+"""What a status is worth while Temporal is away, and what a run costs it.
+
+Temporal's process is stopped by a signal while crawls end: how late their rows are, and after its return their
+verdicts; and how old the last look at a run becomes then where nobody observes the cluster. Then runs of one task, one
+after the other: Temporal's actions, and seconds of processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from temporalio.client import Client
+
+from benchmarks.history import actions, retries
+from benchmarks.sizes import size
+from benchmarks.throughput import _cpu
+from benchmarks.truth_lag import LADDER_S, NEVER, World, _epoch, _line, _verdicts, in_turns, world
+
+ENDS = 3
+FROZEN_S = size(50.0, 4.0, "BENCHMARK_AWAY_S")
+RUNS = size(30, 2)
+IDLE_S = size(20.0, 1.0)
+PARTS = ("worker", "temporal", "gateway", "scheduler")
+
+
+@contextlib.contextmanager
+def frozen(bench: World) -> Iterator[None]:
+    """Temporal stands still, and goes on afterwards."""
+    bench.stack.kill_part("temporal", signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        bench.stack.kill_part("temporal", signal.SIGCONT)
+
+
+def ends(build: str = "") -> None:
+    """Crawls end while Temporal is away."""
+    with world(build, wake_ups=True) as bench:
+        tasks = [(run_id, 0) for run_id in bench.start(ENDS, "held", **NEVER)]
+        bench.ready(tasks)
+        with frozen(bench):
+            until = time.monotonic() + FROZEN_S
+            for task in tasks:
+                bench.end(task)
+                time.sleep(FROZEN_S / 4 / ENDS)
+            time.sleep(max(0.0, until - time.monotonic()))
+        back = time.time()
+        late = bench.steps(tasks).committed
+        _line(f"Temporal frozen for {FROZEN_S:g} s, end of a process -> row", late, "2 s")
+        last = max(after + bench.ended(task) for after, task in zip(_verdicts(bench, tasks), tasks, strict=True))
+        print(f"    all verdicts {last - back:.2f} s after its return (reach: <= 10 s)", flush=True)
+
+
+def unobserved(build: str = "") -> None:
+    """Nobody observes the cluster, and Temporal is away: the age of the last look at a run that executes."""
+    with world(build, wake_ups=False) as bench:
+        tasks = [(run_id, 0) for run_id in bench.start(ENDS, "held", poll_minutes=[LADDER_S / 60])]
+        bench.ready(tasks)
+        oldest = 0.0
+        with frozen(bench):
+            until = time.monotonic() + FROZEN_S
+            while time.monotonic() < until:
+                ((verified,),) = bench.query("SELECT MIN(verified_at) FROM run_history")
+                oldest = max(oldest, datetime.now(UTC).timestamp() - _epoch(verified))
+                time.sleep(0.5)
+        print(
+            f"Temporal frozen for {FROZEN_S:g} s, no observer, a look every {LADDER_S:g} s: the last look was at most "
+            f"{oldest:.1f} s old (reach: <= {LADDER_S + 15:g} s)",
+            flush=True,
+        )
+
+
+def cost(build: str = "") -> None:
+    """Runs of one task, one after the other."""
+    with world(build, wake_ups=True) as bench:
+        _one_after_the_other(bench, 3)  # what is imported and compiled once is no cost of a run
+        pids = {part: bench.stack.pids[part] for part in PARTS}
+        before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
+        time.sleep(IDLE_S)
+        idle = {part: (_cpu(pid) - before[part]) / (time.monotonic() - began) for part, pid in pids.items()}
+        before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
+        runs = _one_after_the_other(bench, RUNS)
+        took = time.monotonic() - began
+        used = {part: (_cpu(pid) - before[part] - idle[part] * took) / RUNS for part, pid in pids.items()}
+        counted = asyncio.run(_actions(bench, runs))
+        acts, again = (statistics.median(values) for values in zip(*counted, strict=True))
+        print(f"a run of one task: {acts:g} Temporal actions (reach: <= 22), and {again:g} retries", flush=True)
+        seconds = ", ".join(f"{part} {used[part]:.3f}" for part in PARTS)
+        both = used["worker"] + used["temporal"]
+        print(
+            f"    seconds of processor beyond those at rest: {seconds}; worker and Temporal {both:.3f} "
+            f"(reach: <= 0.8 x before); {took / RUNS:.2f} s a run; load average {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+
+
+def _one_after_the_other(bench: World, count: int) -> list[int]:
+    run_ids = []
+    for _ in range(count):
+        run_ids += bench.start(1, "instant", **NEVER)
+        sql = "SELECT 1 FROM run_history r JOIN export_record x ON x.run_id = r.run_id WHERE r.run_id = ?"
+        bench.until(lambda: bool(bench.query(sql, run_ids[-1])))  # noqa: B023
+    return run_ids
+
+
+async def _actions(bench: World, runs: list[int]) -> list[tuple[int, int]]:
+    """Actions and retries of each run."""
+    client, found = await Client.connect(str(bench.stack.addresses["temporal"])), []
+    for run_id in runs:
+        ((workflow_id,),) = bench.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        events = (await client.get_workflow_handle(str(workflow_id)).fetch_history()).events
+        found.append((actions(events), retries(events)))
+    return found
+
+
+async def main() -> None:
+    """All three."""
+    await in_turns(ends, unobserved, cost)

@@ -1,0 +1,114 @@
+"""Checks of where results go: the archive, the bus of events, pushes, and the bucket for the files of pods.
+
+No other part tells about these before the first run has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from crawler_lifecycle import compose
+from crawler_lifecycle.cli.doctor.report import Check, Context, Level, Line, bad, of_error, ok, warn
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.settings import Settings
+
+from . import component
+
+FILES = "files"
+_DOCS = 'docs/kubernetes-files.md, "In object storage"'
+#: The component that writes to the bucket (by signed URLs), and the component that reads it.
+SIGNS = "gateway"
+READS = "worker-export"
+
+
+# --- archive, events, pushes ---------------------------------------------------------------------------------------
+
+
+def _asking(name: str, url: Callable[[Settings], str], ask: Callable[[Settings], str]) -> Check:
+    def look(context: Context) -> Sequence[Line]:
+        try:
+            # The doctor must not create files or folders that do not exist yet.
+            missing = _missing(url(context.known))
+            return [ok(name, ask(context.known)) if missing is None else _to_be_made(name, missing)]
+        except LifecycleError as error:
+            return [of_error(name, error)]
+
+    return Check(name, look)
+
+
+#: The check of an archive writes and removes a file. The checks of events and pushes send nothing.
+CHECKS = (
+    _asking("archive", lambda settings: settings.archive.url, lambda settings: compose.build_archive(settings).check()),
+    _asking("events", lambda settings: settings.events.url, lambda settings: compose.build_sink(settings).check()),
+    _asking(
+        "pushes",
+        lambda settings: "",
+        lambda settings: "; ".join(notifier.check() for notifier in compose.build_notifiers(settings)),
+    ),
+)
+
+
+def _missing(url: str) -> Path | None:
+    """Return the file or folder of a ``file:`` URL if it does not exist."""
+    path = Path(unquote(urlsplit(url).path))
+    return path if url.startswith("file:///") and not path.exists() else None
+
+
+def _to_be_made(name: str, path: Path) -> Line:
+    there = next(parent for parent in path.parents if parent.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return ok(name, f"{path} does not exist yet, but can be created")
+    cure = f"let this user write there, or set LIFECYCLE_{name.upper()}__URL"
+    return bad(name, f"{path} does not exist, and this user cannot create it in {there}", cure)
+
+
+# --- files of pods -------------------------------------------------------------------------------------------------
+
+
+def check_files(context: Context) -> Sequence[Line]:
+    """Check that there is a storage for files of pods. Of a bucket, each access that this component needs is tried."""
+    of = context.known.cluster
+    if of.files_url is not None:
+        return bucket_lines(of.files_url, component.component())
+    if of.volume_claim is not None:
+        return []
+    cure = "set LIFECYCLE_CLUSTER__FILES_URL or LIFECYCLE_CLUSTER__VOLUME_CLAIM (docs/kubernetes-files.md)"
+    return [warn(FILES, "supporting files are lost with their pods: no storage is set for them", cure)]
+
+
+def bucket_lines(url: str, mine: str | None) -> list[Line]:
+    """Return findings about writing, listing, reading and removing. ``mine`` is the component of this pod."""
+    try:
+        bucket = compose.build_bundles_place(url, probing=True)
+    except InvalidRequest as error:
+        return [of_error(FILES, error, cure=_DOCS)]
+    wrong: list[Line] = []
+
+    def tried(probe: Callable[[], None], level: Level = "bad") -> bool:
+        try:
+            probe()
+        except LifecycleError as error:
+            found = of_error(FILES, error, level=level, cure=_DOCS)
+            if all(line.text != found.text for line in wrong):
+                wrong.append(found)
+            return False
+        return True
+
+    said = []
+    if mine in (None, SIGNS) and tried(bucket.probe_writing):
+        said.append("written to")
+        if mine == SIGNS:
+            # This component does not need the right to remove. The next probe replaces this one.
+            with suppress(LifecycleError):
+                bucket.probe_removing()
+    if mine in (None, READS) and tried(bucket.probe_listing) and tried(bucket.probe_reading):
+        said.append("read")
+    if mine is None and tried(bucket.probe_removing, "warn"):
+        said.append("cleared")
+    if said:
+        wrong.append(ok(FILES, f"{bucket.where} can be {', '.join(said)}{f' by {mine}' if mine else ''}"))
+    return wrong

@@ -1,0 +1,77 @@
+"""Checks of this process: its variables, the versions of its packages, and the names in its quotas."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+from crawler_lifecycle.cli.doctor.report import Context, Line, bad, of_error, ok, warn
+from crawler_lifecycle.domain.pools import DEFAULT
+from crawler_lifecycle.gateway.access.tokens import TokenFileError, read
+from crawler_lifecycle.settings import PREFIX, unread_variables
+
+PACKAGE = "crawler-lifecycle"
+
+
+def check_environment(context: Context) -> Sequence[Line]:
+    """Report variables with our prefix that no setting reads. They are misspelt, or belong to another version."""
+    environment = context.sources.environment
+    own = [name for name in environment if name.upper().startswith(PREFIX)]
+    unread = unread_variables(environment)
+    lines = [bad("environment", f"{name} is set, but no setting reads it", cure) for name, cure in unread]
+    number = f"{len(own)} {PREFIX}* variables are set, all are settings" if own else f"no {PREFIX}* variable is set"
+    return lines or [ok("environment", number)]
+
+
+def check_versions(context: Context) -> Sequence[Line]:
+    """Check the versions of all packages that ours requires."""
+    python = f"Python {platform.python_version()} at {sys.executable}"
+    try:
+        wanted = metadata.requires(PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        cure = "install it with pip (make env in a checkout), so that its requirements are known"
+        return [warn("versions", f"{python}; {PACKAGE} itself is not installed", cure)]
+    fine = f"{python}, {PACKAGE} {metadata.version(PACKAGE)}, all its packages have suitable versions"
+    return requirement_lines(wanted) or [ok("versions", fine)]
+
+
+def requirement_lines(wanted: Sequence[str]) -> list[Line]:
+    """Return a finding for each missing or unsuitable package, by requirements such as ``boto3<2,>=1.40``.
+
+    Known problems: without bounds a resolver may choose boto3 0.0.3, and botocore does not work with python-dateutil 3.
+    """
+    lines = []
+    for needed in map(Requirement, wanted):
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(needed.name)
+        except metadata.PackageNotFoundError:
+            cure = f"pip install '{needed}', or install from requirements.lock"
+            lines.append(bad("versions", f"{needed.name} is not installed", cure))
+            continue
+        if not needed.specifier.contains(version, prereleases=True):
+            cure = "install from requirements.lock (make env), which has suitable versions"
+            text = f"{needed.name} {version} is installed, but {needed.specifier} is needed"
+            lines.append(bad("versions", text, cure))
+    return lines
+
+
+def check_quotas(context: Context) -> Sequence[Line]:
+    """Check that each quota names a token or a pool that exists. Tokens are known where their file can be read."""
+    settings = context.known
+    known = {"pool": {DEFAULT, *settings.pools}}
+    try:
+        if (file := settings.gateway.tokens_file) is not None:
+            known["token"] = {entry.caller.name for entry in read(file)}
+    except TokenFileError as error:
+        return [of_error("quotas", error)]
+    # People of an issuer are not known here.
+    holders = [key.partition(":") for key in settings.quotas if not key.startswith("token:oidc:")]
+    wrong = [(kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}]
+    cure = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
+    return [warn("quotas", f"a quota is for {kind} {name}, and there is no such {kind}", cure) for kind, name in wrong]

@@ -1,0 +1,10 @@
+"""Features stand on the life of a run: each folder has all layers of one feature, and its record."""
+
+from .graphs.feature import GRAPHS
+from .managers.feature import MANAGERS
+from .mcp.feature import MCP
+from .schedules.feature import SCHEDULES
+from .webhooks.feature import WEBHOOKS
+
+#: The only list of features with a record.
+FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, MCP)

@@ -1,0 +1,37 @@
+"""The record of a feature: what the core knows of it.
+
+The core loops over ``FEATURES`` and names none of them. Each slot is optional. A record imports nothing of its feature:
+``crawlctl`` reads it at each start, so functions are named as ``module:function``, below the folder of the feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class VerbGroup:
+    """A noun of ``crawlctl`` with its verbs."""
+
+    name: str
+    help: str
+    verbs: Mapping[str, tuple[str, str]]
+    """The function of each verb, and its line in the help."""
+    panel: str = "Runs"
+    """The part of the help in which the noun stands."""
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature. ``name`` is that of its folder."""
+
+    name: str
+    nouns: tuple[VerbGroup, ...] = ()
+    verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Verbs of ``crawlctl`` without a noun."""
+
+    def function(self, name: str) -> str:
+        """Return the full name of a function below the folder of the feature."""
+        return f"crawler_lifecycle.features.{self.name}.{name}"

@@ -1,0 +1,1 @@
+"""Graphs: steps that depend on each other."""

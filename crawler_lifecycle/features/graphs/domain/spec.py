@@ -1,0 +1,154 @@
+"""The definition of a graph: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
+
+A graph is a flat list of steps. A sub-graph, a group and a fan-out are steps of the kind ``graph``; the paths of the
+steps in them begin with their path. The path identifies a step, and a list of any size can be cut into pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+#: The most steps of one graph, with its grafted and appended steps.
+STEPS_MAX = 20_000
+#: The most dependencies of all steps together. A dependency on a group counts once, whatever its size.
+DEPS_MAX = 200_000
+#: The most characters of a name and of a path, and the most levels of nested graphs.
+NAME_MAX = 200
+PATH_MAX = 1000
+DEPTH_MAX = 20
+#: The most bytes of JSON of a job, and of the context of a graph.
+JOB_BYTES = 1024 * 1024
+CONTEXT_BYTES = 1024 * 1024
+#: The default time limit of a function, in seconds. A function with a longer limit runs in its own workflow.
+SHORT_S = 60.0
+#: Seconds for which a step waits for the archive of its ended run. Its delivery is tried for a day.
+DELIVERY_S = 24 * 3600.0
+#: How many executions a step may lose with their worker, beyond ``max_attempts``, before it is discarded.
+LOST_MAX = 10
+
+
+class StepKind(StrEnum):
+    """The kind of a step."""
+
+    FUNCTION = "function"
+    """A function or a worker, called in a process of the role ``plans``."""
+    CRAWL = "crawl"
+    MANAGER = "manager"
+    GRAPH = "graph"
+    """Contains other steps: a sub-graph, a group or a fan-out. It ends with the last of them; if empty, at once."""
+    APPROVAL = "approval"
+    """Waits until somebody says yes or no."""
+
+
+class StepState(StrEnum):
+    """States of a step, with the names that Oban uses."""
+
+    SUSPENDED = "suspended"
+    """Waits for its dependencies."""
+    SCHEDULED = "scheduled"
+    """Waits for a time: its ``not_before``, or the end of a ``Snooze``."""
+    AVAILABLE = "available"
+    """May start, and waits for capacity."""
+    EXECUTING = "executing"
+    RETRYABLE = "retryable"
+    """Failed, and waits for its next try."""
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+    """Failed permanently."""
+
+    @property
+    def final(self) -> bool:
+        return self in (StepState.COMPLETED, StepState.CANCELLED, StepState.DISCARDED)
+
+
+class GraphState(StrEnum):
+    """States of a graph, which follow from its steps.
+
+    The graph is executing while a step is not final or may still run (``ending``). After that it is discarded if a step
+    was discarded, else cancelled if a step was cancelled, else completed.
+    """
+
+    DRAFT = "draft"
+    """The sender still sends pages, and nothing runs."""
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+
+    @property
+    def final(self) -> bool:
+        return self not in (GraphState.DRAFT, GraphState.EXECUTING)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One step."""
+
+    path: str
+    """The names of the graphs around it and its own name, joined by slashes: ``fetch/users``."""
+    kind: StepKind
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """The work of the step. Its keys depend on the kind of the step:
+
+    - ``function``: ``call`` (``module:qualname``), ``style``, ``args``, ``item``, ``record`` (whether its result is
+      kept), ``meta``, and ``label`` (its name in pictures).
+    - ``crawl``: the fields of a ``RunRequest``.
+    - ``manager``: the fields of a ``NewManager``.
+    - ``graph``: ``context`` and ``name``.
+    - ``approval``: ``timeout_s``.
+
+    ``style`` says how the function is called. ``plain``: with ``args`` by name. ``worker``: by ``process(job)`` of a
+    class. ``cascade``: with the context. ``item``: with ``item`` and the context.
+
+    ``domain.values.to_json`` encodes args, items, meta and contexts.
+    """
+    deps: tuple[str, ...] = ()
+    """Names of steps of the same level."""
+    ignore_cancelled: bool = False
+    """True when a cancelled dependency counts as completed."""
+    ignore_discarded: bool = False
+    graft: bool = False
+    """True when the step may add steps below its own path while it runs. Its dependents wait for these steps too."""
+    timeout_s: float = SHORT_S
+    max_attempts: int = 1
+    backoff_s: float = 1.0
+    """Seconds to wait before the second try. Each later wait is twice as long, at most an hour."""
+    priority: int = 0
+    """0 to 9; a step with a lower number starts first."""
+    not_before: datetime | None = None
+    queue: str | None = None
+    """A pool of plans workers; ``None``: the common pool."""
+    resources: tuple[Mapping[str, str], ...] = ()
+    """Alternatives, of which the step needs one: name -> amount as an exact fraction (``"1/3"``)."""
+    max_parallel: int | None = None
+    """For the kind ``graph``: the most of its steps that may execute at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """Options of a whole graph."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    check_deps: bool = True
+    """True when every dependency must exist from the beginning. Otherwise it may be appended later."""
+    fail_fast: bool = False
+    """True when no further step starts after a step was discarded."""
+    max_parallel: int | None = None
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Resource -> its amount, which must be at least the largest need of one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpec:
+    """A whole graph."""
+
+    steps: Sequence[StepSpec]
+    options: GraphOptions = GraphOptions()
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """The context of all cascades. The context of a sub-graph overrides its keys."""

@@ -1,0 +1,347 @@
+"""Routes of graphs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+from pydantic import RootModel, TypeAdapter
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+from starlette.responses import PlainTextResponse
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import graph_subject
+from crawler_lifecycle.domain.values import unpacked
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, moments, next_answer
+from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
+from crawler_lifecycle.gateway.streams.feed import Feed
+from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.turns import turn
+
+from ..activities.questions import explained, values_of
+from ..domain.pages import PAGES_MAX
+from ..domain.render import Picture, picture, to_dot, to_mermaid
+from ..domain.rows import Given, status_document
+from ..ports import GraphRow, StepRow
+from ..store.graphs import GraphStore
+from .answers import (
+    AcceptedGraph,
+    ContextAnswer,
+    Graph,
+    GraphFilters,
+    GraphPage,
+    GraphStatus,
+    GraphViews,
+    Path,
+    PictureFormat,
+    StepFilters,
+    StepPage,
+    as_sent,
+    step_token,
+)
+from .commands import (
+    FINGERPRINT,
+    OPEN,
+    ApproveGraphStep,
+    CancelGraph,
+    ChangedSteps,
+    GraphCommands,
+    RetryGraph,
+    StartGraph,
+    StopGraphBody,
+)
+
+_Start = Annotated[StartGraph, Depends(JsonBody(StartGraph))]
+_Cancel = Annotated[CancelGraph, Depends(JsonBody(CancelGraph, optional=True))]
+_Approve = Annotated[ApproveGraphStep, Depends(JsonBody(ApproveGraphStep))]
+_Retry = Annotated[RetryGraph, Depends(JsonBody(RetryGraph, optional=True))]
+_Stop = Annotated[StopGraphBody, Depends(JsonBody(StopGraphBody, optional=True))]
+
+#: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more deeply.
+_FIELDS = {"context": {"type": "object"}, "steps": {"type": "array", "items": {"type": "object"}}}
+_SCHEMA = {"type": "object", "properties": _FIELDS, "required": ["steps"], "additionalProperties": False}
+_PAGE: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}}
+#: The fields of a job that pictures show.
+_DRAWN = ("label", "call", "crawler", "plan", "name")
+#: Two senders of different graphs may use one id at once: each names the graph that it means.
+_Whose = Annotated[str | None, Query(alias="fingerprint", pattern=FINGERPRINT)]
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+#: The most bytes in one page: of results before compression, and of jobs in a page of steps.
+RESULTS_BYTES = 8 * 1024 * 1024
+STEPS_BYTES = 8 * 1024 * 1024
+
+
+def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
+    """Add the routes of commands: start, pages of a draft, cancel, retry, append and stop."""
+
+    def answer(done: Commanded[GraphRow], response: Response) -> AcceptedGraph:
+        response.status_code = 202 if done.fresh else 200
+        return AcceptedGraph.of(done.row, note=done.note)
+
+    same: dict[int | str, dict[str, Any]] = {
+        200: {"model": AcceptedGraph, "description": "A repeat of an earlier request; nothing was changed"}
+    }
+
+    @app.post("/v1/graphs", status_code=202)
+    async def start_graph(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> AcceptedGraph:
+        """Start a graph, or create a draft of a large graph. Send the pages of a draft after that, and then `start` it.
+        A draft that nobody starts is removed after a day.
+
+        `id` identifies the graph. A repeat with the same id and content finds the graph; other content is refused. The
+        default of `id` is the `Idempotency-Key`.
+        """
+        async with turn():  # its steps take the database long to store
+            done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
+        done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
+        return AcceptedGraph.of(done.row, note=done.note)
+
+    @app.put("/v1/graphs/{id}/pages/{page}", operation_id="addGraphPage", status_code=202, openapi_extra=_PAGE)
+    async def add_page(id: str, page: int, request: Request, whose: _Whose = None) -> AcceptedGraph:
+        """Send one page of a draft, at most 2 MiB: steps, and in page 0 also the context. A repeat changes nothing,
+        with `fingerprint` not even after the start. If a step is refused, the draft is removed.
+        """
+        if not 0 <= page < PAGES_MAX:
+            raise InvalidRequest(f"page: {page} is not allowed; give 0 to {PAGES_MAX - 1}")
+        data = await request.body()
+        async with turn():
+            done = await commands.add_page(id, page, data, whose)
+        return AcceptedGraph.of(done.row, note=done.note)
+
+    @app.post("/v1/graphs/{id}/start", status_code=202, responses=same)
+    async def start_draft(id: str, response: Response, whose: _Whose = None) -> AcceptedGraph:
+        """Start a draft that has all its pages. If a check fails, nothing starts, and the draft is removed."""
+        async with turn():
+            return answer(await commands.start_draft(id, whose), response)
+
+    @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
+    async def cancel(id: str, body: _Cancel, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
+        """Cancel steps, the steps inside them and the steps that depend on them. All other steps continue.
+
+        `count` is the number of cancelled steps that had not ended.
+        """
+        return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
+
+    @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
+    async def retry(id: str, body: _Retry, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
+        """Execute steps again that were discarded or cancelled, or that wait for their next try. Completed steps are
+        repeated only by name. `cascade` also repeats the cancelled steps that depend on them. `fresh` starts new runs
+        instead of resuming the old ones.
+
+        A graph that has ended continues as its next attempt.
+        """
+        return await commands.retry(id, signed(body), same_id(body.request_id, idempotency_key))
+
+    @app.post("/v1/graphs/{id}/approve", operation_id="approveStep")
+    async def approve(id: str, body: _Approve, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
+        """Say yes or no to a step that waits for an approval. With `approved: false` the step is discarded.
+
+        The step records who decided, when and with which `note`. The same decision again has the `count` 0. Another
+        decision is refused: retry the step first, and it asks again.
+        """
+        return await commands.approve(id, signed(body), same_id(body.request_id, idempotency_key))
+
+    @app.post("/v1/graphs/{id}/append", operation_id="appendSteps", openapi_extra=_PAGE)
+    async def append(
+        id: str, request: Request, draft: str | None = None, idempotency_key: IdempotencyKey = None
+    ) -> ChangedSteps:
+        """Add steps to a graph, even if it has ended. The body is a page as for a draft, but without a context. More
+        steps are sent as the pages of a draft, whose id `draft` names: all are added at once, or none.
+        """
+        data = await request.body()
+        async with turn():
+            return await commands.append(id, data, same_id(None, idempotency_key), draft)
+
+    @app.post("/v1/graphs/{id}/stop", status_code=202, responses=same)
+    async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
+        """Stop a graph and all its runs, managers and functions, gracefully or by force. A draft is removed.
+
+        The answer comes after the stop is recorded. From then on, no step starts.
+        """
+        return answer(await commands.stop(id, signed(body)), response)
+
+
+def add_graph_readers(app: FastAPI, views: GraphViews, feed: Feed) -> None:
+    """Add the routes that read graphs, their steps and their results."""
+    _add_graphs(app, views, feed)
+    _add_steps(app, views)
+    _add_results(app, views)
+
+
+def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
+    graphs = views.store
+
+    @app.get("/v1/graphs", **documents(GraphPage))
+    def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
+        """The graphs that fit all given filters, newest first. Drafts are listed only if `state` asks for them.
+
+        ``search`` selects graphs that contain this text in their id, name or tags; upper and lower case are the same.
+        ``sort`` is another order: id, name, state or took, with a ``-`` in front for the largest first. Both read the
+        newest 2,000 graphs that meet the other filters. A search goes on among older ones by name; ``note`` says what
+        it left out.
+        """
+        return conditional(request, views.page(filters).with_total(filters, views.counted))
+
+    @app.get("/v1/graphs/{id}", **documents(Graph))
+    async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
+        """One graph: its state, the number of jobs in each state, the reason why it waits, and the cause of its end.
+
+        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after
+        ``wait`` seconds with status 304. Without that header, the answer comes after the next change, or at once if the
+        graph has ended.
+        """
+        read, ended = partial(views.one, id), lambda graph: graph.state not in OPEN
+        return await next_answer(request, feed, graph_subject(id), wait, read, ended)
+
+    @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
+    async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
+        """The progress of a graph and of its sub-graphs. With ``wait``, the answer comes when the graph has ended, or
+        after ``wait`` seconds."""
+        async with aclosing(moments(request, feed, graph_subject(id), wait)) as news:
+            async for _ in news:
+                row = await run_in_threadpool(views.found, id)
+                if row.state not in OPEN:
+                    break
+
+        def status() -> GraphStatus:
+            return GraphStatus.of(row, status_document(row.name, graphs.outline(row.graph_id)))
+
+        return conditional(request, await run_in_threadpool(status))
+
+    @app.get(
+        "/v1/graphs/{id}/picture",
+        operation_id="getGraphPicture",
+        response_model=Picture,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    def get_picture(
+        id: str,
+        expand: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006 - FastAPI copies it
+        form: Annotated[PictureFormat, Query(alias="format")] = PictureFormat.JSON,
+    ) -> Response:
+        """The graph as at most 20,000 nodes and 200,000 edges. A sub-graph of more than 50 steps becomes one box with
+        the number of its steps. A fan-out of more than 10 equal steps also becomes one box. `expand` shows the steps of
+        a box: give the path of the sub-graph, or of the first step of the fan-out, or `*` for all. `format` may be
+        `dot` (Graphviz) or `mermaid`."""
+        graph = views.found(id)
+        steps = list(_drawn(graphs, graph.graph_id))
+        states = {step.path: str(step.state) for step in steps}
+        chosen = "*" in expand or expand
+        if form is PictureFormat.DOT:
+            return PlainTextResponse(to_dot(steps, graph.name, states, expand=chosen), headers=_HEADERS)
+        if form is PictureFormat.MERMAID:
+            return PlainTextResponse(to_mermaid(steps, states, expand=chosen), headers=_HEADERS)
+        drawn = TypeAdapter(Picture).dump_json(picture(steps, states, expand=chosen))
+        return Response(drawn, media_type="application/json")
+
+    @app.get("/v1/graphs/{id}/logs", operation_id="getGraphLog", response_class=PlainTextResponse)
+    def get_log(id: str) -> Response:
+        """The last output of the functions of a graph: at most 16 KiB for all its processes together."""
+        return PlainTextResponse(graphs.output(views.found(id).graph_id), headers=_HEADERS)
+
+
+def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
+    """Yield all steps, with only those fields of their jobs that pictures show: a whole job may be large."""
+    after = -1
+    while rows := graphs.list_steps(graph_id, after):
+        for row in rows:
+            job = {name: row.job[name] for name in _DRAWN if name in row.job}
+            yield replace(as_sent(row), job=job)
+        after = rows[-1].number
+
+
+def _add_steps(app: FastAPI, views: GraphViews) -> None:
+    graphs = views.store
+
+    @app.get("/v1/graphs/{id}/steps", **documents(StepPage))
+    def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
+        """The steps of a graph in the order in which they were added, with their job and their end. For steps that
+        `path` names, the answer also says for what they wait."""
+        graph = views.found(id)
+        rows, last = views.steps(graph.graph_id, filters)
+        rows = explained(graphs, graph.graph_id, rows) if filters.path else rows
+        steps = list[StepRow]()
+        size = 0
+        for row in rows:
+            size += len(json.dumps(row.job))
+            if steps and size > STEPS_BYTES:
+                last = steps[-1].number
+                break
+            steps.append(as_sent(row))
+        return conditional(request, StepPage(steps=steps, next_page_token=step_token(last)))
+
+    @app.get("/v1/graphs/{id}/step", **documents(StepRow))
+    def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
+        """One step: its job, the reason why it waits, the errors of its executions, and its end."""
+        graph = views.found(id)
+        [row] = explained(graphs, graph.graph_id, [views.step(graph, path)])
+        return conditional(request, RootModel(as_sent(row)))
+
+
+def _add_results(app: FastAPI, views: GraphViews) -> None:
+    graphs = views.store
+
+    @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
+    async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:
+        """The result of a step as JSON. The result of a crawl is the end of its run. A value of a type that JSON does
+        not have gets a tag: `{"$date": "2026-11-22"}`."""
+
+        def value() -> Iterator[bytes]:
+            graph = views.found(id)
+            row = views.step(graph, path)
+            if row.result_bytes is None:
+                raise Problem(404, "result_not_found", f"step {path[:200]!r} has no result; it is {row.state}")
+            return unpacked(graphs.result(graph.graph_id, row.number))
+
+        return _streamed(await run_in_threadpool(value))
+
+    @app.get("/v1/graphs/{id}/results", response_class=Response)
+    async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
+        """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes each, in
+        the order in which the steps were added. The value of a graph is `{}`, that of a step which completed without a
+        result `null`. Steps that have not completed are left out."""
+
+        def recorded() -> tuple[int, list[Given], int | None]:
+            graph = views.found(id)
+            rows, last = views.steps(graph.graph_id, filters)
+            given = graphs.given(graph.graph_id, [row.number for row in rows], depth=0)
+            sizes = itertools.accumulate(one.result_bytes or 0 for one in given)
+            fit = sum(1 for size in sizes if size <= RESULTS_BYTES) or 1
+            return graph.graph_id, given[:fit], given[fit - 1].number if fit < len(given) else last
+
+        graph_id, given, last = await run_in_threadpool(recorded)
+
+        def document() -> Iterator[bytes]:
+            yield b'{"results":{'
+            for n, (one, value) in enumerate(values_of(graphs, graph_id, given)):
+                yield (b"," if n else b"") + json.dumps(one.path).encode() + b":"
+                yield from value
+            yield b'},"next_page_token":' + json.dumps(step_token(last)).encode() + b"}"
+
+        return _streamed(document())
+
+    @app.get("/v1/graphs/{id}/context")
+    def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
+        """The context of a graph, or of the sub-graph that ``path`` names: values that its cascades get in addition to
+        results."""
+        graph = views.found(id)
+        number = views.step(graph, path).number if path else None
+        levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
+        return ContextAnswer(context={name: value for level in levels for name, value in level.items()} or None)
+
+
+def _streamed(chunks: Iterator[bytes]) -> Streamed:
+    async def stream() -> AsyncGenerator[bytes, None]:
+        async for chunk in iterate_in_threadpool(chunks):
+            yield chunk
+
+    return Streamed(stream(), "application/json", _HEADERS)

@@ -1,0 +1,139 @@
+"""Tables of graphs, their steps and results."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, String, Text, UniqueConstraint
+
+from crawler_lifecycle.store.columns import (
+    Bytes,
+    Json,
+    Long,
+    UtcTime,
+    Words,
+    counted_key,
+    given_key,
+    life_columns,
+    list_indexes,
+    new_table,
+    owner_columns,
+    owner_key,
+    project_column,
+    required,
+    same_columns,
+    stop_columns,
+)
+
+graph = new_table(
+    "graph",
+    counted_key("graph_id"),
+    # The uid identifies the graph. A restored database may give its number out again.
+    required("graph_uid", String(32)),
+    project_column(),
+    required("graph_key", String(200)),
+    Column("name", Words(200)),
+    # The fingerprint of the whole spec. It identifies a repeated start.
+    required("fingerprint", String(64)),
+    required("pages", Integer),
+    required("options", Json),
+    Column("context", Json),
+    required("state", String(20)),
+    # The number of steps in each state, at the last change of the graph.
+    Column("counts", Json),
+    Column("cause", Long),
+    *owner_columns(),
+    # Former owners that lost the graph. Their late claims are refused.
+    required("former_owners", Json),
+    required("next_batch", BigInteger),
+    # The latest commands of people, and their answers: [[request id, answer], ...].
+    required("commands", Json),
+    *stop_columns(),
+    required("tags", Json),
+    Column("waiting_for", Long),
+    Column("requested_by", Words(255)),
+    Column("parent", String(255)),
+    # Events up to pruned_through may have been removed. Steps and results were removed at pruned_at.
+    Column("pruned_through", BigInteger),
+    Column("pruned_at", UtcTime),
+    *life_columns(),
+    UniqueConstraint("graph_key"),
+    *list_indexes("graph_id", "project", "project state", "state", "name"),
+)
+
+
+graph_page = new_table(
+    "graph_page",
+    # The pages of a draft. They are deleted when the graph starts.
+    owner_key("graph.graph_id"),
+    given_key("page", Integer),
+    required("data", Bytes),
+)
+
+graph_step = new_table(
+    "graph_step",
+    owner_key("graph.graph_id"),
+    # The position of the step: steps are numbered from 0 in the order in which they were added.
+    given_key("number", Integer),
+    required("path", Text),
+    required("path_hash", String(32)),
+    required("kind", String(20)),
+    # The number of the step that contains it: a sub-graph or a grafting step.
+    Column("parent", Integer),
+    # All other fields that do not change while the step executes: its dependencies, its options. Defaults are left out.
+    Column("shape", Json),
+    required("job", Json),
+    required("state", String(20)),
+    required("attempt", Integer),
+    required("tries", Integer),
+    required("snoozed", Integer),
+    Column("not_before", UtcTime),
+    # The call that executes the step and has not answered yet.
+    Column("batch", BigInteger),
+    # The alternative of resources that the step uses now.
+    Column("alternative", Integer),
+    # run_id: the run or the manager that the step started. run_attempt: the last attempt of that run whose end was
+    # handled. begun_attempt: the attempt of the step that started the run.
+    Column("run_id", BigInteger),
+    required("run_attempt", Integer),
+    required("begun_attempt", Integer),
+    required("ending", Boolean),
+    Column("outcome", Words(200)),
+    Column("reason", Long),
+    Column("errors", Json),
+    Column("result_bytes", BigInteger),
+    # The attempt that grafted steps, and the fingerprint of these steps.
+    Column("graft_attempt", Integer),
+    Column("graft_digest", String(64)),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    UniqueConstraint("graph_id", "path_hash"),
+    Index(None, "graph_id", "parent"),
+    Index(None, "graph_id", "batch"),
+    # The count of steps, and the search for executing or ending crawls, read only this index.
+    Index("ix_graph_step_states", "graph_id", "kind", "state", "ending"),
+)
+
+graph_change = new_table(
+    "graph_change",
+    # A worktable: its rows exist only inside one transaction (see steps.py). Columns with the name of a column of
+    # graph_step have its type.
+    owner_key("graph.graph_id"),
+    given_key("number", Integer),
+    *same_columns(graph_step, "shape", "state", "attempt", "tries", "not_before", "batch", "alternative", "run_id"),
+    *same_columns(graph_step, "run_attempt", "ending", "outcome", "reason", "errors"),
+    *same_columns(graph_step, "started_at", "ended_at", "result_bytes"),
+)
+
+graph_result = new_table(
+    "graph_result",
+    # The result of a step, compressed and split into parts.
+    owner_key("graph.graph_id"),
+    given_key("number", Integer),
+    given_key("part", Integer),
+    required("data", Bytes),
+)
+
+graph_log = new_table(
+    "graph_log",
+    owner_key("graph.graph_id"),
+    required("log_tail", Text),
+)

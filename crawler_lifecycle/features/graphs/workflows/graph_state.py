@@ -1,0 +1,202 @@
+"""The state of a graph's workflow: one value that continue-as-new passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from temporalio.common import RawValue
+from temporalio.converter import PayloadConverter
+
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.features.managers.workflows.manager_state import NAME, ManagerInbox, OwnedState
+from crawler_lifecycle.workflows.requests import read_update
+from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS, Attributes
+
+from ..activities.graphs import Advanced, GraphOpened
+from ..domain.commands import SIGNALLED, GraphResult, GraphSnapshot, StepCommand
+from ..domain.spec import GraphState, StepState
+from ..ports import GraphFence
+
+#: The longest time between two advances of a graph, in seconds. An advance (``advance_graph``) reads the rows, handles
+#: ends and picks steps.
+LEVEL_S = 300.0
+#: The shortest time between the beginnings of two advances while more ends come soon: ``GAP_S`` seconds, and
+#: ``GAP_FACTOR`` times the duration of the last one. So a large graph is not read all the time. If no more ends come
+#: soon, there is no such time: a timer of a Temporal server fires up to a second late, however short it is.
+GAP_S = 0.2
+GAP_FACTOR = 3.0
+#: The most answered calls that are remembered until the next advance. Later answers only wake the workflow.
+ANSWERED_MAX = 1_000
+#: The most commands that wait after they came as signals.
+COMMANDS_MAX = 100
+#: Functions are killed if they have not ended this many seconds after a stop.
+STOP_S = 60.0
+
+
+@dataclass
+class GraphInbox(ManagerInbox):
+    """The signals, stops and answers that reached the graph and are not handled yet."""
+
+    answered: list[int] = field(default_factory=list)
+    """The numbers of calls of functions that have answered."""
+    commands: list[StepCommand] = field(default_factory=list)
+    """Commands that came as signals and are not carried out yet."""
+
+    def signal(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+    ) -> None:
+        """Accept one signal with any payload."""
+        if name in SIGNALLED:
+            self._take_command(name, args, converter, now)
+            return
+        if name != names.SIGNAL_BATCH_ENDED:
+            super().signal(name, args, converter, now, new_id)
+            return
+        try:
+            number = converter.from_payload(args[0].payload)
+        except Exception:  # a decoder may raise any error for a foreign payload
+            number = None
+        new = type(number) is int and 0 < number <= ID_MAX and number not in self.answered
+        if new and len(self.answered) < ANSWERED_MAX:
+            self.answered.append(number)
+        else:
+            self.woken = True
+
+    def _take_command(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime) -> None:
+        """Accept a command. Nobody is answered, so a note says why one is dropped."""
+        if len(self.commands) >= COMMANDS_MAX:
+            self.note(f"signal {name!r} dropped: {COMMANDS_MAX} commands wait already")
+            return
+        try:
+            payload = converter.from_payload(args[0].payload) if args else None
+            command = read_update(SIGNALLED[name], payload)
+        except Exception as error:  # a decoder may raise any error for a foreign payload
+            self.note(f"signal {name!r} dropped: {error}")
+            return
+        self.commands = [*self.commands, replace(command, at=now)]
+
+
+@dataclass
+class GraphWork(OwnedState):
+    """The state of a graph that its workflow knows."""
+
+    graph_id: int = 0
+    key: str = ""
+    name: str | None = None
+    state: GraphState = GraphState.EXECUTING
+    counts: dict[str, int] = field(default_factory=dict)
+    seen: int = 0
+    """The highest number of a call of functions that was started."""
+    apart: list[int] = field(default_factory=list)
+    """The numbers of calls that have their own workflow and have not answered."""
+    advanced_at: datetime | None = None
+    """The time at which the last advance began. It took ``took_s`` seconds."""
+    took_s: float = 0.0
+    checked_at: datetime | None = None
+    """The time at which the workflows in ``apart`` were last checked."""
+    wanted: int = 0
+    """The number of requests to begin runs. ``begun`` is the number of the last request that was carried out."""
+    begun: int = 0
+    ending: int = 0
+    """The number of crawls and managers that were cancelled and may still run."""
+    stopping: str | None = None
+    """A text about the last pass that stopped crawls and managers."""
+    stop_at: datetime | None = None
+    """The time at which a stop was recorded."""
+    unrecorded: bool = False
+    """True while a stop is carried out that could not be recorded."""
+    killed: bool = False
+    """True when calls of functions were cancelled after the stop."""
+    ended: bool = False
+    """True when the end is recorded."""
+    inbox: GraphInbox = field(default_factory=GraphInbox)
+
+    @property
+    def fence(self) -> GraphFence:
+        return GraphFence(self.graph_id, self.attempt, self.owner_run_id)
+
+    @property
+    def ended_steps(self) -> int:
+        """The number of steps that had ended at the last advance."""
+        return sum(self.counts.get(state, 0) for state in StepState if state.final)
+
+    def adopt(self, opened: GraphOpened) -> None:
+        """Take over the row of the graph that this workflow now owns."""
+        if self.ended and opened.state is GraphState.EXECUTING:  # a command reopened it
+            self.inbox.stop = None
+            self.inbox.changed = False
+            self.stop_at = None
+            self.killed = False
+            self.next_at = None
+            self.parent_told = False
+        self.key = opened.key
+        self.name = opened.name
+        self.attempt = opened.attempt
+        self.parent = opened.parent
+        self.state = opened.state
+        self.cause = opened.cause
+        self.ended = self.inbox.closed = opened.state is not GraphState.EXECUTING
+        self.inbox.recorded(opened.stop, False)
+
+    def took(self, advanced: Advanced, answered: Sequence[int], now: datetime) -> None:
+        """Take over the result of an advance. ``answered``: the calls that it has handled."""
+        handled = set(answered)
+        self.inbox.answered = [number for number in self.inbox.answered if number not in handled]
+        self.apart = [number for number in self.apart if number not in handled]
+        self.state = advanced.state
+        self.counts = advanced.counts
+        self.cause = advanced.cause
+        self.wanted += advanced.begin
+        self.ending = advanced.ending
+        self.took_s = advanced.seconds
+        self.stopping = self.stopping if advanced.ending else None
+        self.waiting = self.stopping or advanced.waiting
+        self.seen = max([self.seen, *(batch.number for batch in advanced.batches)])
+        self.inbox.recorded(advanced.stop, False)
+        at = now + timedelta(seconds=LEVEL_S)
+        if self.stop_at is not None and not self.killed:
+            at = min(at, max(now, self.stop_at + timedelta(seconds=STOP_S)))
+        self.next_at = at if advanced.again_at is None else min(at, max(advanced.again_at, now))
+
+    def is_late(self, now: datetime) -> bool:
+        """Return whether functions have to be killed because they did not end after a stop."""
+        if self.stop_at is None or self.killed:
+            return False
+        return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds
+
+    def gap_left(self, now: datetime) -> float:
+        if self.advanced_at is None:
+            return 0.0
+        return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
+
+    def why(self) -> str | None:
+        """Return a sentence that says why the graph ended, if there is one."""
+        return self.cause if self.inbox.stop is None else self.inbox.stop.stopped
+
+    def result(self) -> GraphResult:
+        """Return the result of the workflow."""
+        return GraphResult(self.graph_id, self.key, self.name, self.attempt, self.state, self.cause)
+
+    def snapshot(self, calls: int) -> GraphSnapshot:
+        """Return the answer of the query ``status``."""
+        known = (self.graph_id, self.key, self.name, self.attempt, self.state, self.counts, calls, self.inbox.stop)
+        return GraphSnapshot(*known, self.cause, self.waiting, self.inbox.told())
+
+    def search_attributes(self) -> Attributes:
+        """Return the search attributes of the graph."""
+        return [(NAME, self.name or self.key), (FLOW, self.key), (STATUS, str(self.state)), (PARENT, self.parent)]
+
+    def details(self) -> str:
+        """Return a description of the graph in Markdown, for the Temporal UI."""
+        counts = ", ".join(f"{n} {state}" for state, n in self.counts.items()) or "no step seen yet"
+        rows = [
+            f"### Graph {self.graph_id}: {self.name or self.key}, attempt {self.attempt}",
+            f"- **{self.state}**{f': {self.cause}' if self.cause else ''}",
+            f"- {counts}",
+        ]
+        rows += [f"- waiting: {self.waiting}"] if self.waiting and not self.ended else []
+        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
+        return "\n".join(rows)

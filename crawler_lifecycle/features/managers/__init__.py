@@ -1,0 +1,1 @@
+"""Crawl managers: a class decides which runs begin."""

@@ -1,0 +1,132 @@
+"""The progress of a manager, for its page: a sentence, a bar of its jobs, its pace, and its end if known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.page.parts.rendering import number, query
+from crawler_lifecycle.subjects import WAITING
+
+from ..domain.manager import BUILT_IN, FINISHED
+from .routes import ManagerDetail
+
+HOUR = timedelta(hours=1)
+#: The width of the bar, and the least width of a part, so that one failed job among thousands is seen.
+WIDTH = 1000
+LEAST = 8
+#: The fewest ends of an hour from which the time of the end is told.
+ENDS_MIN = 5
+LIVE = ("starting", "started")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The jobs in one kind of state: their number, their place in the bar, and the address of their list."""
+
+    kind: str
+    """waiting, running, succeeded, failed, ended or skipped."""
+    jobs: int
+    x: int
+    width: int
+    href: str
+
+
+def parts_of(manager: ManagerDetail) -> list[Part]:
+    """Return the parts of the bar that have jobs.
+
+    A job is counted once. The counters of good and bad ends also count each end of a run that a person resumed, and no
+    end that came after the manager's own: only as many are told apart as there are ended jobs.
+    """
+    jobs = manager.jobs
+    good = min(jobs.good, jobs.ended)
+    bad = min(jobs.bad, jobs.ended - good)
+    here = f"/managers/{manager.manager_id}"
+    runs = {"parent": manager.workflow_id}
+    found: Mapping[str, tuple[int, str]] = {
+        "waiting": (_waits(manager), here + query({"state": WAITING}) + "#jobs"),
+        "running": (manager.live, here + query({"state": LIVE}) + "#jobs"),
+        "succeeded": (good, "/" + query({**runs, "status": RunStatus.COMPLETED})),
+        "failed": (bad, "/" + query({**runs, "status": RunStatus.FAILED})),
+        "ended": (jobs.ended - good - bad, here + query({"state": "ended"}) + "#jobs"),
+        "skipped": (jobs.skipped, here + query({"state": "skipped"}) + "#jobs"),
+    }
+    there = {kind: one for kind, one in found.items() if one[0] > 0}
+    every = sum(count for count, _ in there.values())
+    room = WIDTH - LEAST * len(there)
+    parts = list[Part]()
+    x = 0
+    for kind, (count, href) in there.items():
+        width = LEAST + room * count // every
+        parts.append(Part(kind, count, x, width, href))
+        x += width
+    return parts
+
+
+def sentence(manager: ManagerDetail) -> str:
+    """Return one sentence that says how the manager stands."""
+    jobs = manager.jobs
+    done = f"{_jobs(jobs.ended)} ended"
+    if manager.status.terminal:
+        word = "completed" if manager.status is RunStatus.COMPLETED else "failed"
+        why = "" if manager.outcome in (None, FINISHED) else f" with {manager.outcome}"
+        return f"It {word}{why}: {done}, {_jobs(_waits(manager))} never started."
+    if manager.status is RunStatus.STOPPING:
+        return f"It is being stopped: {_jobs(manager.live)} run, {done}."
+    if manager.paused:
+        return f"It is paused: {_jobs(manager.live)} run, {_jobs(_waits(manager))} wait, {done}."
+    most = f" of at most {number(manager.cap)}" if manager.cap else ""
+    begun = "It works" if manager.started_at else "It has not begun"
+    return f"{begun}: {_jobs(manager.live)}{most} run, {_jobs(_waits(manager))} wait, {done}."
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The number of jobs that end in an hour, and the time that the known ones will take."""
+
+    last_hour: int
+    """The number of runs that ended in the last hour."""
+    overall: float | None
+    """Ended jobs an hour since its first start, with its pauses; ``None``: nothing ended yet."""
+    left_s: float | None
+    """Seconds until its last known job ends at the pace of the last hour."""
+    untold: str | None
+    """A sentence that says why nobody can tell that; ``None`` after its end."""
+
+    @classmethod
+    def of(cls, manager: ManagerDetail, ended: int, now: datetime) -> Self:
+        """``ended``: the number of runs that ended in the last hour."""
+        begun = manager.started_at if manager.attempt == 1 and manager.started_at else manager.created_at
+        passed = ((manager.ended_at or now) - begun).total_seconds()
+        overall = manager.jobs.ended * 3600 / passed if manager.jobs.ended and passed > 0 else None
+        left = manager.live + _waits(manager)
+        untold = _untold(manager, ended)
+        if manager.status.terminal or untold is not None or not left:
+            return cls(ended, overall, None, untold)
+        return cls(ended, overall, left * min(passed, HOUR.total_seconds()) / ended, None)
+
+
+def _untold(manager: ManagerDetail, ended: int) -> str | None:
+    if manager.status.terminal:
+        return None
+    known = manager.sealed if manager.plan == BUILT_IN else manager.exhausted
+    reasons: Mapping[str, Any] = {
+        "it is being stopped": manager.status is RunStatus.STOPPING,
+        "it is paused": manager.paused,
+        "its class has an error": manager.error,
+        "more jobs may come": not known,
+        f"only {number(ended)} of its runs ended in the last hour": ended < ENDS_MIN,
+    }
+    return next((f"When it ends cannot be told: {why}." for why, so in reasons.items() if so), None)
+
+
+def _waits(manager: ManagerDetail) -> int:
+    jobs: Mapping[str, int] = manager.jobs.model_dump()
+    return sum(jobs[name] for name in WAITING)
+
+
+def _jobs(count: int) -> str:
+    return f"{number(count)} {'job' if count == 1 else 'jobs'}"

@@ -1,0 +1,230 @@
+"""The state of a manager's workflow: one value that continue-as-new passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.converter import PayloadConverter
+
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Attributes, Inbox
+
+from ..activities.cycles import CycleAnswer
+from ..activities.managing import ManagerEnded, ManagerOpened
+from ..domain.manager import FINISHED, ManagerResult, ManagerSnapshot, outcome_of
+from ..ports import ManagerFence
+
+NAME = SearchAttributeKey.for_keyword("CrawlName")
+
+#: Signals after which the next cycle begins. Their payload is not read.
+WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
+#: The longest time between two cycles of a manager, in seconds. Its class may request an earlier one.
+LEVEL_S = 300.0
+#: The shortest time between the beginnings of two cycles, in seconds. It grows with the number of live jobs, so that
+#: one cycle handles many ends. After a cycle without an end or a pick it is ``IDLE_GAP_S``.
+GAP_S = 0.05
+GAP_PER_LIVE_S = 0.005
+GAP_MOST_S = 0.5
+IDLE_GAP_S = 1.0
+#: Seconds between two passes that stop runs: the first wait and the longest wait. Each wait has at least
+#: ``PASS_LEAST_S``, also if a run ends in this time.
+PASS_S = 5.0
+PASS_MOST_S = 60.0
+PASS_LEAST_S = 1.0
+
+
+@dataclass
+class ManagerInbox(Inbox):
+    """The signals and stops that reached the manager and are not carried out yet."""
+
+    woken: bool = False
+    asked: int = 0
+    """The number of wake-ups after which the row was not read yet. The row may contain a new command or stop."""
+    leave: bool = True
+    """True if all stops so far let the runs continue."""
+    moved: bool = False
+    """True if the worker with the object has shut down since the last cycle."""
+
+    def signal(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+    ) -> None:
+        """Accept one signal with any payload. No signal is refused, so no stop is lost."""
+        if name in WAKING:
+            self.woken = True
+            self.asked += name == names.SIGNAL_WAKE
+        elif name == names.SIGNAL_MOVED:
+            self.moved = True
+        elif name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
+            intent, told = self.asked_to_stop(name, args, converter, now, "leave")
+            self.want(intent, leave=not intent.force and told.get("leave") is True)
+        else:
+            self.unheard(name, args, converter, *WAKING)
+
+    def want(self, intent: StopIntent, *, leave: bool = False) -> None:
+        """Accept a stop that is not recorded yet."""
+        if self.late():
+            return
+        before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
+        self.changed = self.changed or self.stop != before or (self.leave and not leave)
+        self.leave = self.leave and leave
+
+    def recorded(self, stop: StopIntent | None, leave: bool) -> None:
+        """Take over a stop that is already in the database. The gateway may have recorded it."""
+        if stop is not None:
+            self.leave = leave and (self.leave or self.stop is None)
+            self.recorded_stop(stop)
+
+
+@dataclass
+class OwnedState:
+    """The state of a workflow about the row that it owns.
+
+    New fields need a default, and no field may be removed: old histories must load.
+    """
+
+    attempt: int = 0
+    owner_run_id: str = ""
+    parent: str | None = None
+    next_at: datetime | None = None
+    """The latest time of the next turn; ``None``: at once."""
+    waiting: str | None = None
+    cause: str | None = None
+    parent_told: bool = False
+    inbox: ManagerInbox = field(default_factory=ManagerInbox)
+    published: dict[str, str] = field(default_factory=dict)
+    """Search attributes as they were last set."""
+
+    def gap_left(self, now: datetime) -> float:
+        """Return the seconds until the next turn may begin after a wake-up."""
+        raise NotImplementedError
+
+
+@dataclass
+class ManagerState(OwnedState):
+    """The state of a manager that its workflow knows."""
+
+    manager_id: int = 0
+    name: str = ""
+    flow_id: str = ""
+    status: RunStatus = RunStatus.INITIALIZING
+    queue: str | None = None
+    """The task queue of the worker with the object of the class; ``None``: any worker may build the object."""
+    cycles: int = 0
+    cycle_at: datetime | None = None
+    """The time at which the last cycle began."""
+    idle: bool = False
+    """True when the last cycle handled no end and picked no job."""
+    live: int = 0
+    error: str | None = None
+    over: ManagerEnded | None = None
+    """The end of the manager, when its class wants no further cycle."""
+    passes: int = 0
+    """The number of passes that stopped runs."""
+    unrecorded: str | None = None
+    """The reason why the requested stop is not recorded yet."""
+    gone: bool = False
+    """True when a stop has found that no run is live."""
+    closed: bool = False
+    """True when ``on_close`` was called after a stop, or could not be called."""
+    unclosed: str | None = None
+    """The reason why ``on_close`` was not called, or its error."""
+    outcome: str | None = None
+
+    @property
+    def fence(self) -> ManagerFence:
+        return ManagerFence(self.manager_id, self.attempt, self.owner_run_id)
+
+    def adopt(self, opened: ManagerOpened) -> None:
+        """Take over the row of the manager that this workflow now owns."""
+        self.name = opened.name
+        self.flow_id = opened.flow_id
+        self.attempt = opened.attempt
+        self.status = opened.status
+        self.parent = opened.parent
+        self.inbox.recorded(opened.stop, opened.leave)
+
+    def took(self, answer: CycleAnswer, now: datetime) -> None:
+        """Take over the result of a cycle."""
+        self.queue = answer.queue
+        self.live = answer.live
+        self.waiting = answer.waiting
+        self.error = answer.error
+        self.cycles += 1
+        if answer.stopped and self.inbox.stop is None:  # a stop is in the row, and no signal came
+            self.inbox.asked += 1
+        self.idle = not (answer.ended or answer.picked)
+        again = LEVEL_S if answer.again_s is None else min(max(answer.again_s, 0.0), LEVEL_S)
+        self.next_at = now + timedelta(seconds=again)
+        if self.status is RunStatus.INITIALIZING:
+            self.status = RunStatus.PROCESSING
+
+    def ends_by(self, answer: CycleAnswer) -> None:
+        """Set the end of the manager after the class wanted no further cycle."""
+        if answer.error is not None:
+            self.over = ManagerEnded(RunStatus.FAILED, "failed", answer.error)
+            return
+        outcome, bad = outcome_of(answer.close_reason, answer.failed, answer.hook_errors, answer.on_hook_error)
+        status = RunStatus.FAILED if bad else RunStatus.COMPLETED
+        errors = f"; errors in hooks: {answer.hook_errors}" if answer.hook_errors else ""
+        close = f"{errors}; {answer.unclosed}" if answer.unclosed else errors
+        reason = answer.close_reason or FINISHED
+        self.over = ManagerEnded(status, outcome, f"Its class ended it with the close reason {reason!r}{close}")
+
+    def gap_left(self, now: datetime) -> float:
+        if self.cycle_at is None or not self.inbox.woken:
+            return 0.0
+        gap = IDLE_GAP_S if self.idle else min(GAP_S + GAP_PER_LIVE_S * self.live, GAP_MOST_S)
+        return gap - (now - self.cycle_at).total_seconds()
+
+    def stopped_by(self) -> ManagerEnded:
+        """Return the end of a manager that was stopped."""
+        left = "; its runs continue" if self.inbox.leave else ""
+        close = f"; {self.unclosed}" if self.unclosed else ""
+        stopped = self.inbox.stop.stopped if self.inbox.stop is not None else "Stopped"
+        return ManagerEnded(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")
+
+    def result(self) -> ManagerResult:
+        """Return the result of the workflow."""
+        identity = (self.manager_id, self.name, self.flow_id, self.attempt)
+        return ManagerResult(*identity, self.status, self.outcome or "", self.cause or "")
+
+    def snapshot(self) -> ManagerSnapshot:
+        """Return the answer of the query ``status``."""
+        return ManagerSnapshot(
+            manager_id=self.manager_id,
+            name=self.name,
+            flow_id=self.flow_id,
+            attempt=self.attempt,
+            status=self.status if self.outcome is not None else None,
+            outcome=self.outcome,
+            cause=self.cause,
+            live=self.live,
+            cycles=self.cycles,
+            stop=self.inbox.stop,
+            leave=self.inbox.stop is not None and self.inbox.leave,
+            waiting=self.waiting,
+            error=self.error,
+            notes=self.inbox.told(),
+        )
+
+    def search_attributes(self) -> Attributes:
+        """Return the search attributes of the manager."""
+        known = [(NAME, self.name), (FLOW, self.flow_id), (STATUS, str(self.status))]
+        return [*known, (OUTCOME, self.outcome), (PARENT, self.parent)]
+
+    def details(self) -> str:
+        """Return a description of the manager in Markdown, for the Temporal UI."""
+        ended = f", {self.outcome}: {self.cause}" if self.outcome else ""
+        rows = [
+            f"### Manager {self.manager_id}: {self.name}, flow {self.flow_id}, attempt {self.attempt}",
+            f"- **{self.status}**{ended}",
+            f"- {self.live} live jobs after {self.cycles} cycles",
+        ]
+        rows += [f"- waiting: {self.waiting}"] if self.waiting and not self.outcome else []
+        rows += [f"- error: {self.error}"] if self.error else []
+        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
+        return "\n".join(rows)

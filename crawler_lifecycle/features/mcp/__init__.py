@@ -1,0 +1,1 @@
+"""A server for assistants that speak MCP."""

@@ -1,0 +1,7 @@
+"""The record of this feature."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.features.feature import Feature
+
+MCP = Feature("mcp", verbs={"mcp": ("cli:mcp", "Offer runs to an assistant as tools (Model Context Protocol).")})

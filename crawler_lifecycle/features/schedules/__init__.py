@@ -1,0 +1,1 @@
+"""Schedules: runs, managers and graphs at due times."""

@@ -1,0 +1,27 @@
+"""The record of this feature."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.features.feature import Feature, VerbGroup
+
+SCHEDULES = Feature(
+    "schedules",
+    nouns=(
+        VerbGroup(
+            "schedule",
+            "Schedules: runs, managers and graphs at due times.",
+            {
+                "create": ("cli:create", "Create a schedule for a crawler, or from a file."),
+                "list": ("cli:list_schedules", "List schedules."),
+                "describe": ("cli:describe", "Show everything about a schedule, and its next due times."),
+                "update": ("cli:update", "Change the due times of a schedule, and its rules for overlaps."),
+                "pause": ("cli:pause", "Pause a schedule: due times start nothing until it is resumed."),
+                "resume": ("cli:resume", "Resume a paused schedule."),
+                "trigger": ("cli:trigger", "Start the target of a schedule now."),
+                "backfill": ("cli:backfill", "Start past due times that started nothing."),
+                "due": ("cli:due", "List due times with their results."),
+                "delete": ("cli:delete", "Delete a schedule; its recorded due times stay."),
+            },
+        ),
+    ),
+)

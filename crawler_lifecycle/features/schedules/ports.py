@@ -1,0 +1,138 @@
+"""Values of schedules: their definitions and their firings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import INT_MAX, Bound, check_number, check_time
+from crawler_lifecycle.domain.projects import DEFAULT
+
+from .domain.decision import Decision
+from .domain.definition import TargetKind, check_schedule_name
+
+#: The longest time for which Temporal may have another definition of a schedule than the database without a report.
+UNTOLD = timedelta(minutes=10)
+#: Statuses of runs, managers and graphs that ended badly.
+BAD_ENDS = ("FAILED", "DISCARDED", "CANCELLED")
+_REVISION = Bound(1, INT_MAX, whole=True, or_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """One row of the table ``schedule``."""
+
+    schedule_id: int
+    name: str
+    revision: int
+    """The number of its definition. Each new definition raises it by 1."""
+    definition: Mapping[str, Any]
+    """The definition: a ``ScheduleSpec`` in JSON."""
+    created_at: datetime
+    updated_at: datetime
+    checked_until: datetime
+    """The end of the last check. Each due time before it has a firing."""
+    project: str = DEFAULT
+    requested_by: str | None = None
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    ended_at: datetime | None = None
+    """The time since which the schedule has no further due times."""
+    deleted_at: datetime | None = None
+    told: int | None = None
+    """The revision that Temporal has. If it is lower than ``revision``, the Temporal Schedule will be updated soon."""
+    trouble: str | None = None
+    """The error of the last update in Temporal, or a manual edit that was found there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRef:
+    """The run, manager or graph that a due time started."""
+
+    kind: TargetKind
+    id: int
+    """The number of the run, the manager or the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """One row of ``schedule_due``: the firing of a due time, and its result."""
+
+    due_id: int
+    schedule_id: int
+    name: str
+    revision: int
+    """The revision of the definition that was valid at the decision."""
+    due_at: datetime
+    decision: Decision
+    decided_at: datetime
+    lateness_ms: int
+    """The time from the due time to the decision, in milliseconds."""
+    reason: str | None = None
+    asked_by: str | None = None
+    """The person who requested this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
+    after_id: int | None = None
+    """The firing whose target must end before this one starts its own."""
+    target: TargetRef | None = None
+    begun_at: datetime | None = None
+    status: str | None = None
+    """The present status of the target. Only lists contain it."""
+
+    @property
+    def trouble(self) -> str | None:
+        """A sentence if the due time was missed, or if its target ended badly; ``None``: nothing is wrong with it."""
+        if self.decision in (Decision.MISSED, Decision.FAILED):
+            return f"{self.decision}: {self.reason}"
+        if self.target is None or self.status not in BAD_ENDS:
+            return None
+        return f"{self.target.kind} {self.target.id} is {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousTarget:
+    """The earlier firing whose target must end before another target starts."""
+
+    due_id: int
+    live: bool
+    target: TargetRef | None
+    """The target; ``None``: it has not started yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The number of firings that were written for due times without a firing."""
+
+    missed: int = 0
+    paused: int = 0
+    more: bool = False
+    """True when there may be more due times without a firing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCounts:
+    """Counts of the schedules."""
+
+    active: int = 0
+    paused: int = 0
+    untold: int = 0
+    """The number of schedules whose definition Temporal has not had for a long time, including deleted schedules."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueOrder:
+    """Input of ``CrawlDueWorkflow``. Without ``due_at`` the workflow uses the time for which Temporal fired.
+
+    Raises ``InvalidRequest`` for an invalid field.
+    """
+
+    name: str
+    due_at: datetime | None = None
+    revision: int | None = None
+    """The revision of the definition that the Temporal Schedule has."""
+
+    def __post_init__(self) -> None:
+        check_schedule_name(self.name)
+        check_number("revision", self.revision, _REVISION)
+        check_time("due_at", self.due_at)

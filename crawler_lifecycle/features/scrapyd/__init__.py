@@ -1,0 +1,1 @@
+"""scrapyd's dialect of the API."""

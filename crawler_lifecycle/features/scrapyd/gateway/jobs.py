@@ -1,0 +1,223 @@
+"""The calls of scrapyd's API: one project, the crawlers of the catalogue as spiders, and runs as jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.bounds import travels
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX
+from crawler_lifecycle.domain.run import RunStatus, Trigger
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StartRun, StopRun
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.web.problems import Problem
+
+from .forms import Form, refused, shown
+
+Answer = dict[str, Any]
+
+#: The most jobs in one list: live ones, and the newest ended ones (as scrapyd's ``finished_to_keep``).
+LIVE_MAX = 1000
+FINISHED_MAX = 100
+#: The highest number that ``daemonstatus`` counts.
+COUNTED_MAX = 10_000
+#: The state of a job for each status of its run.
+STATES: Mapping[RunStatus, str] = {
+    RunStatus.INITIALIZING: "pending",
+    RunStatus.PROCESSING: "running",
+    RunStatus.STOPPING: "running",
+    RunStatus.COMPLETED: "finished",
+    RunStatus.FAILED: "finished",
+}
+_SIGNALS = {**dict.fromkeys(("INT", "TERM", "HUP", "2", "15", "1"), False), "KILL": True, "9": True}
+#: The names that scrapyd has for our fields.
+_FIELDS = {"request_id": "jobid", "crawler": "spider"}
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Answers each call, without ``status`` and ``node_name``. Raises ``Problem`` or an error of the domain."""
+
+    project: str
+    commands: Commands
+    crawlers: Crawlers
+    runs: RunReader
+
+    # --- projects, versions and spiders -----------------------------------------------------------------------------
+
+    async def daemonstatus(self, form: Form) -> Answer:
+        """Return the number of jobs in each state. Finished jobs are counted up to the number that a list shows."""
+
+        def count(state: str, most: int) -> int:
+            return self.runs.count_runs(_statuses(state), most)
+
+        most = {"pending": COUNTED_MAX, "running": COUNTED_MAX, "finished": FINISHED_MAX}
+        return {state: await run_in_threadpool(count, state, most[state]) for state in most}
+
+    async def listprojects(self, form: Form) -> Answer:
+        """Return the only project."""
+        return {"projects": [self.project]}
+
+    async def listversions(self, form: Form) -> Answer:
+        """Return the only version, or no version for an unknown project."""
+        return {"versions": [await self._version()] if form.need("project") == self.project else []}
+
+    async def listspiders(self, form: Form) -> Answer:
+        """Return the names of the catalogue's crawlers."""
+        self._check_project(form.need("project"))
+        await self._check_version(form.get("_version"))
+        return {"spiders": sorted(await self.crawlers.all())}
+
+    async def _version(self) -> str:
+        """Return a hash of the catalogue."""
+        known = [dataclasses.asdict(crawler) for _, crawler in sorted((await self.crawlers.all()).items())]
+        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    def _check_project(self, project: str | None) -> None:
+        if project not in (None, self.project):
+            raise refused(
+                f"project {shown(project)} not found; this gateway has only {self.project!r} "
+                "(LIFECYCLE_GATEWAY__SCRAPYD_PROJECT)"
+            )
+
+    async def _check_version(self, version: str | None) -> None:
+        if version and version != (known := await self._version()):
+            raise refused(
+                f"version {shown(version)} not found; the version is {known!r} now: send it, or leave _version out"
+            )
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def schedule(self, form: Form) -> Answer:
+        """Start a run with the id of the job. A repeat finds the run, and starts nothing."""
+        self._check_project(form.need("project"))
+        body = StartRun(
+            crawler=form.need("spider"),
+            trigger=Trigger.API,
+            request_id=form.get("jobid"),
+            priority=min(5, max(1, 3 - round(form.number("priority")))),
+            settings=dict(_setting(text) for text in form.all("setting")),
+        )
+        await self._check_version(form.get("_version"))
+        jobid = body.request_id if body.request_id is not None else uuid.uuid4().hex
+        body = signed(body.model_copy(update={"request_id": jobid, "args": form.rest()}))
+        try:
+            done = await self.commands.start(body, None)
+        except Problem as problem:
+            if problem.code == "unknown_crawler":
+                problem.detail = f"spider {shown(body.crawler)} not found; {problem.detail.partition('; ')[2]}"
+            if problem.code == "idempotency_mismatch":
+                problem.detail = f"jobid: {shown(jobid)} is already used by another request; give another one"
+            # A recorded run starts by itself. A client that gets an error could repeat it with another id.
+            if problem.code != "temporal_unavailable" or problem.run_id is None:
+                raise
+            present_call().about.append(("run", str(problem.run_id), None, True))
+            return {"jobid": jobid}
+        present_call().about.append(("run", str(done.row.run_id), None, True))
+        if not done.fresh and done.row.status.terminal:
+            used = f"run {done.row.run_id} used it and is {done.row.status}"
+            raise refused(f"jobid: {shown(jobid)} is already used: {used}; give another one")
+        return {"jobid": jobid}
+
+    async def cancel(self, form: Form) -> Answer:
+        """Stop the run of a job, by force with the signal ``KILL``. Return its former state; ``None`` if it ended."""
+        self._check_project(form.need("project"))
+        job = form.need("job")
+        signal = form.get("signal") or "INT"
+        force = _SIGNALS.get(signal.upper().removeprefix("SIG"))
+        if force is None:
+            raise refused(f"signal: {shown(signal)} is not allowed; give INT for a graceful stop, or KILL")
+        row = await self._find(job)
+        if row is not None:
+            present_call().about.append(("run", str(row.run_id), None, True))
+        if row is None or row.status.terminal:
+            return {"prevstate": None}
+        done = await self.commands.stop(row.run_id, signed(StopRun(force=force)))
+        return {"prevstate": None if done.row.status.terminal else STATES[row.status]}
+
+    async def status(self, form: Form) -> Answer:
+        """Return the state of one job."""
+        job = form.need("job")
+        self._check_project(form.get("project"))
+        row = await self._find(job)
+        return {"currstate": None if row is None else STATES[row.status]}
+
+    async def listjobs(self, form: Form) -> Answer:
+        """Return the newest jobs, newest first."""
+        self._check_project(form.get("project"))
+        # In this order, a run that ends between the calls is in both lists. In the other order, it could be in none.
+        live = await run_in_threadpool(self._listed, ("pending", "running"), LIVE_MAX)
+        ended = await run_in_threadpool(self._listed, ("finished",), FINISHED_MAX)
+        over = {row.run_id for row in ended}
+        answer = {"pending": [], "running": [], "finished": [self._ran(row) for row in ended]}
+        for row in live:
+            if row.run_id not in over:
+                state = STATES[row.status]
+                answer[state].append(self._waits(row) if state == "pending" else self._ran(row))
+        return answer
+
+    async def run_of(self, project: str, spider: str, job: str) -> RunRow:
+        """Return the run of a job. Raises ``Problem`` 404."""
+        row = await self._find(job)
+        if row is None or (project, spider) != (self.project, row.crawler):
+            what = f"project {shown(project)} has no job {shown(job)} of spider {shown(spider)}"
+            raise Problem(404, "log_not_found", f"{what}; listjobs.json lists the newest jobs with their log_url")
+        return row
+
+    def _listed(self, states: tuple[str, ...], most: int) -> list[RunRow]:
+        statuses = [status for state in states for status in _statuses(state)]
+        return [row for row in self.runs.list_runs(status=statuses, limit=most) if row.status in STATES]
+
+    async def _find(self, job: str) -> RunRow | None:
+        if not travels(job, REQUEST_ID_MAX):
+            return None  # no run has such an id, and some databases refuse it
+        return await run_in_threadpool(self.runs.find_run, job)
+
+    def _job(self, row: RunRow) -> Answer:
+        return {"id": row.request_id, "project": self.project, "spider": row.crawler}
+
+    def _waits(self, row: RunRow) -> Answer:
+        given = {name: row.request.get(name) or {} for name in ("settings", "args")}
+        return {**self._job(row), "version": None, **given}
+
+    def _ran(self, row: RunRow) -> Answer:
+        began = {"start_time": _time(row.started_at or row.created_at)}
+        more = {"end_time": _time(row.ended_at or row.updated_at)} if row.status.terminal else {"pid": None}
+        log = f"/logs/{self.project}/{quote(row.crawler)}/{quote(row.request_id, safe='')}.log"
+        return {**self._job(row), **began, **more, "log_url": log, "items_url": None}
+
+
+def in_its_words(detail: str) -> str:
+    """Replace the field at the beginning of an error text by its name in scrapyd's API."""
+    field, colon, rest = detail.partition(": ")
+    return f"{_FIELDS.get(field, field)}{colon}{rest}"
+
+
+def _statuses(state: str) -> list[RunStatus]:
+    return [status for status, name in STATES.items() if name == state]
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise refused(f"setting: {shown(text)} has no '='; send NAME=VALUE")
+    return name, value
+
+
+def _time(moment: datetime) -> str:
+    """Return a time as scrapyd writes it: in UTC but without a zone, and with microseconds, which its clients need."""
+    return moment.replace(tzinfo=None).isoformat(" ", "microseconds")

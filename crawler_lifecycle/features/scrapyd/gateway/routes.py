@@ -1,0 +1,102 @@
+"""Routes of scrapyd's API (docs/scrapyd.md). They are not in the OpenAPI document, which describes only our own API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Message, Scope
+
+from crawler_lifecycle.gateway.api.paging import LINES_MAX
+from crawler_lifecycle.gateway.converter import Converter
+from crawler_lifecycle.gateway.runs.commands import check_kept
+from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT
+from crawler_lifecycle.gateway.streams.logs import LogReader, find_task
+from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.store.runs.tasks import TaskReader
+from crawler_lifecycle.web.problems import MEDIA_TYPE
+
+from .forms import Form, read_form, refused
+from .jobs import Answer, Jobs, in_its_words
+
+#: The node name in answers. It is the same for every gateway, so that callers do not see names of machines.
+NODE = "crawler-lifecycle"
+READS = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
+WRITES = ("schedule", "cancel")
+UPLOADS = ("addversion", "delversion", "delproject")
+PATHS = frozenset(f"/{call}.json" for call in (*READS, *WRITES, *UPLOADS))
+#: The statuses of errors that scrapyd answers with HTTP 200.
+_ITS_OWN = frozenset({400, 404, 405, 409, 415, 421, 422})
+_NOT_HERE = (
+    "crawlers cannot be uploaded or deleted here: they are entries of the catalogue (crawlers.yaml, "
+    "LIFECYCLE_CRAWLERS) of the scheduler service; add, change or remove one there. "
+    "listspiders.json lists all crawlers"
+)
+
+
+def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) -> None:
+    """Add the routes of scrapyd's API."""
+
+    def add(call: str, method: str, answer: Callable[[Form], Awaitable[Answer]]) -> None:
+        async def answered(request: Request) -> Response:
+            return _response({**await answer(await read_form(request)), "status": "ok"})
+
+        app.add_api_route(
+            f"/{call}.json",
+            answered,
+            methods=["GET", "HEAD"] if method == "GET" else [method],
+            operation_id=f"scrapyd{call.capitalize()}",
+        )
+
+    async def not_here(form: Form) -> Answer:
+        raise refused(_NOT_HERE)
+
+    for call in READS:
+        add(call, "GET", getattr(jobs, call))
+    for call in WRITES:
+        add(call, "POST", getattr(jobs, call))
+    for call in UPLOADS:
+        add(call, "POST", not_here)
+
+    @app.get(
+        "/logs/{project}/{spider}/{job:path}.log",
+        operation_id="scrapydLog",
+        response_class=PlainTextResponse,
+    )
+    async def log(project: str, spider: str, job: str) -> Streamed:
+        row = await jobs.run_of(project, spider, job)
+        task = await run_in_threadpool(find_task, tasks, check_kept(row).ref, None)
+        chunks = await reader.read(task, LINES_MAX, follow=False)
+        return reader.answer(chunks, TEXT, HEADERS)
+
+
+def _response(answer: Answer) -> Response:
+    return Response(_document(answer), media_type="application/json")
+
+
+def _document(answer: Answer) -> bytes:
+    return json.dumps({**answer, "node_name": NODE}).encode() + b"\n"
+
+
+class Dialect(Converter):
+    """ASGI middleware around all others. On paths of scrapyd's API, it converts errors to scrapyd's form.
+
+    Clients read ``message`` in an answer with HTTP 200. The statuses 401, 403, 429 and 5xx stay as they are.
+    """
+
+    def holds(self, scope: Scope, headers: MutableHeaders) -> bool:
+        return scope["path"] in PATHS and headers.get("content-type") == MEDIA_TYPE
+
+    def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:
+        detail = in_its_words(str(problem["detail"]))
+        if start["status"] == 413 and scope["path"].removesuffix(".json")[1:] in UPLOADS:
+            detail = _NOT_HERE
+        MutableHeaders(scope=start)["content-type"] = "application/json"
+        if start["status"] in _ITS_OWN:
+            start["status"] = 200
+        return _document({"status": "error", "message": detail})

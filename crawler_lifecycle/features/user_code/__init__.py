@@ -1,0 +1,1 @@
+"""Processes that execute code of users."""

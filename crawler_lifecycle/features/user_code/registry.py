@@ -1,0 +1,231 @@
+"""The registry of a worker's plans: reads the modules of its settings and records their managers in the database.
+
+Each module is loaded in a separate process with a time limit. A module that fails, ends its process or never returns is
+recorded with its error. The other modules still work.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.features.managers.ports import PLAN_GRAPH, PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow
+from crawler_lifecycle.ports.protocols import PlanFailed
+
+from . import calls
+from .pool import no_answer
+from .process import START_S, HostProcess, Rules
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.features.managers.store.plans import PlanStore
+
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two records of the plans, and between two checks for changed files.
+RECORD_S = 60.0
+CHECK_S = 2.0
+#: Most seconds that the first read of the modules keeps a worker from being ready.
+FIRST_S = 60.0
+#: The module of the built-in manager.
+_OURS = BUILT_IN.partition(":")[0]
+#: Means every module of ``modules_in`` the folder, including new ones.
+ALL = "*"
+#: The import line of such a module. A file that only mentions our packages elsewhere may be another kind of file.
+_USES = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
+#: Files of this kind are served only if they import our packages.
+_TESTS = ("test_", "conftest")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: The statements of a module of plain functions. A module with other statements may be a program, such as a crawler.
+_PLAIN = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+#: Most source files to watch in the folder of users' modules.
+FILES_MAX = 500
+
+
+@dataclass
+class _Module:
+    """The plans of one module, and its source files with their times at the read."""
+
+    plans: list[PlanRow] = field(default_factory=list)
+    files: frozenset[str] = frozenset()
+    stamps: Mapping[str, int] = field(default_factory=dict)
+    at: float | None = None
+
+    @property
+    def broken(self) -> bool:
+        return any(row.error is not None for row in self.plans)
+
+
+class Registry:
+    """Keeps the plans of one worker recorded. ``notify`` gets plan -> fingerprint after each record."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        modules: Sequence[str],
+        plans: PlanStore,
+        rules: Rules,
+        limit_s: float = START_S,
+        notify: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
+        queue: str | None = None,
+    ) -> None:
+        self._worker_id = worker_id
+        self._plans = plans
+        self._rules = rules
+        self._notify = notify
+        self._named = [name for name in modules if name != ALL]
+        self._all = ALL in modules
+        self.modules = {name: _Module() for name in self._named}
+        """Modules that this worker has. The pools of processes share this dictionary."""
+        self._queue = queue
+        self._limit_s = limit_s
+        self._recorded: float | None = None
+        """Time of the last record of the plans; ``None`` if a new record is due."""
+        self._began = time.monotonic()
+        self._leaving = threading.Event()
+
+    def run(self) -> None:
+        """Keep the plans recorded in the caller's thread until ``leave``; then remove the record."""
+        loop = Loop("the registration of plans", CHECK_S, meanwhile="plans that are registered can be started")
+        loop.run_in_thread(self.turn, self._leaving)
+        try:
+            self._plans.register_plans(self._worker_id, [])
+        except LifecycleError as why:
+            log.info("the plans of this worker could not be removed, and their record will expire: %s", why)
+
+    def leave(self) -> None:
+        """End ``run`` after its current work."""
+        self._leaving.set()
+
+    def turn(self) -> None:
+        """Read changed modules. Record the plans after a change, or a minute after the last record."""
+        found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
+        for name in found ^ self.modules.keys():
+            self._recorded = None
+            if self.modules.pop(name, None) is None:
+                self.modules[name] = _Module()
+        if all(module.at is None for module in self.modules.values()) and not self._leaving.is_set():
+            # Until the modules are read, nobody knows which classes they have.
+            reading = [self._row(name, PLAN_READING) for name in self.modules if name != _OURS]
+            self._plans.register_plans(self._worker_id, reading)
+        stale = [name for name, module in self.modules.items() if self._stale(module)]
+        # A module that hung last time may hang again, so the other modules are read and recorded first.
+        for name in sorted(stale, key=lambda name: self.modules[name].broken):
+            self.modules[name], self._recorded = self._read(name), None
+            if self._leaving.is_set():
+                return  # the read may have been interrupted, so its result is not recorded
+            if all(module.at is not None for module in self.modules.values()):
+                self._record()
+        if self._recorded is None or time.monotonic() - self._recorded >= RECORD_S:
+            self._record()
+
+    def _record(self) -> None:
+        rows = [row for module in list(self.modules.values()) for row in module.plans]
+        self._plans.register_plans(self._worker_id, rows)
+        self._recorded = time.monotonic()
+        self._notify({row.plan: row.fingerprint for row in rows if row.error is None})
+
+    def missing(self) -> dict[str, str]:
+        """Return the reasons why this worker is not ready, by name.
+
+        Before the first record, starts would be refused because their class is unknown. After ``FIRST_S`` the worker is
+        ready anyway: a module whose import never ends must not delay the other modules.
+        """
+        late = time.monotonic() - self._began > FIRST_S
+        return {} if late or self._recorded is not None else {"plans": "its modules are being read for the first time"}
+
+    def state(self) -> dict[str, object]:
+        """Return the facts for the worker's health report."""
+        rows = [row for module in list(self.modules.values()) for row in module.plans]
+        return {
+            "plans": sum(row.error is None for row in rows if row.kind == PLAN_MANAGER),
+            "broken": {row.plan: row.error for row in rows if row.error is not None},
+        }
+
+    def _stale(self, module: _Module) -> bool:
+        if module.at is None:
+            return True
+        # A broken module may depend on more than its files, so it is loaded again every minute.
+        if module.broken and time.monotonic() - module.at >= RECORD_S:
+            return True
+        return _stamps(self._watched(module.files)) != module.stamps
+
+    def _watched(self, files: frozenset[str]) -> set[str]:
+        folder = Path(self._rules.folder)
+        near = (path for pattern in ("*.py", "*/*.py") for path in folder.glob(pattern))
+        return {*files, *(str(path) for path, _ in zip(near, range(FILES_MAX), strict=False))}
+
+    def _read(self, name: str) -> _Module:
+        before = _stamps(self._watched(frozenset()))
+        try:
+            process = HostProcess(f"module {name}", self._rules)
+            try:
+                reply = process.call("find", self._limit_s, no_answer, self._stay, module=name)
+                found = calls.found(reply)
+            finally:
+                process.kill()
+        except (PlanFailed, InvalidRequest) as why:
+            log.warning("module %s cannot be used: %s", name, why)
+            return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
+        rows = [PlanRow(**asdict(plan), queue=self._queue if plan.kind == PLAN_GRAPH else None) for plan in found.plans]
+        if name != _OURS:
+            rows.append(self._row(name, fingerprint=found.fingerprint))
+        files = frozenset(found.files)
+        # The times from before the read: a file that changed during the read makes the module stale again.
+        stamps = {**_stamps(self._watched(files)), **before}
+        log.info("module %s has %d managers and graphs", name, len(found.plans))
+        return _Module(rows, files, stamps, time.monotonic())
+
+    def _row(self, module: str, kind: str = PLAN_MODULE, fingerprint: str = "", error: str | None = None) -> PlanRow:
+        return PlanRow(module, kind, None, "", fingerprint, error=error, queue=self._queue)
+
+    def _stay(self) -> None:
+        if self._leaving.is_set():
+            raise PlanFailed("this worker stops")
+
+
+def modules_in(folder: Path) -> list[str]:
+    """Return the modules in this folder that import our managers or graphs, or only define functions.
+
+    The files are only read. Separate processes import them later.
+    """
+    found = []
+    for file in sorted(folder.glob("*.py")):
+        with contextlib.suppress(OSError):
+            named = file.is_file() and file.stem.isidentifier() and file.stem.isascii()
+            text = file.read_text(errors="replace") if named else ""
+            if _USES.search(text) or (not file.stem.startswith(_TESTS) and _only_defines(text)):
+                found.append(file.stem)
+    return found
+
+
+@functools.lru_cache(FILES_MAX)
+def _only_defines(text: str) -> bool:
+    """Return whether a module of this text only defines, among other things functions."""
+    try:
+        body = ast.parse(text).body
+    except Exception:  # it is no Python, or is nested too deeply for the parser
+        return False
+    quiet = (isinstance(one, _PLAIN) or isinstance(getattr(one, "value", None), ast.Constant) for one in body)
+    return any(isinstance(one, _FUNCTIONS) for one in body) and all(quiet)
+
+
+def _stamps(files: set[str]) -> dict[str, int]:
+    """Return the time of the last change of each file in nanoseconds; missing files are left out."""
+    found = {}
+    for file in files:
+        with contextlib.suppress(OSError):
+            found[file] = Path(file).stat().st_mtime_ns
+    return found

@@ -1,0 +1,65 @@
+"""Users' code of one worker: the processes that execute it, and the registry of its plans."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from crawler_lifecycle.domain.resources import parse_memory
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.settings import PlansSettings
+
+from .functions import Functions
+from .pool import Hosts, Limits
+from .process import Rules
+from .registry import Registry
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.features.managers.store.managers import ManagerStore
+    from crawler_lifecycle.features.managers.store.plans import PlanStore
+
+
+class UsersCode:
+    """Processes and registry of a worker of the role ``plans``. The owner must call ``close``."""
+
+    def __init__(self, settings: PlansSettings, plans: PlanStore) -> None:
+        worker_id = uuid.uuid4().hex[:12]
+        rules = Rules(parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder)
+        modules = [BUILT_IN.partition(":")[0], *settings.modules]
+        limits = Limits(settings.hook_s, settings.page_s, settings.processes)
+        self.registry = Registry(worker_id, modules, plans, rules, notify=self._outdate, queue=settings.queue)
+        self.hosts = Hosts(worker_id, self.registry.modules, rules, limits)
+        self.functions = Functions(self.registry.modules, rules, parse_memory(settings.result) or 0)
+
+    def _outdate(self, fingerprints: Mapping[str, str]) -> None:
+        self.hosts.retire(fingerprints)
+        self.functions.outdate(fingerprints)
+
+    async def registering(self) -> None:
+        """Keep the recorded plans up to date until this task is cancelled."""
+        try:
+            await asyncio.to_thread(self.registry.run)
+        finally:
+            self.registry.leave()
+
+    def state(self) -> dict[str, object]:
+        """Return the facts for the worker's health report."""
+        return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
+
+    async def leave(self, managers: ManagerStore, moved: Callable[[str], Awaitable[bool]]) -> None:
+        """Notify the managers of this worker that another worker must create their object again.
+
+        Managers that are not notified find out when their next call here gets no answer. Raises ``LifecycleError``.
+        """
+        for manager_id in self.hosts.leave():
+            row = await asyncio.to_thread(managers.get_manager, manager_id)
+            if row is not None:
+                await moved(row.workflow_id)
+
+    def close(self) -> None:
+        """End all processes."""
+        self.registry.leave()
+        self.hosts.close()
+        self.functions.close()

@@ -1,0 +1,1 @@
+"""Webhooks and alerts: events are sent to addresses."""

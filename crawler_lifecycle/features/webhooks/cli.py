@@ -1,0 +1,195 @@
+"""``crawlctl webhook``: verbs that create, change, show and control webhooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.client.polling import Polling
+from crawler_lifecycle.cli.output import clean, emit_list, say_note, show_list
+from crawler_lifecycle.cli.problems import Exit, WrongUsage
+from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.subjects import By, Limit, Named, Project, Shown
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
+
+KIND = Named(WEBHOOK)
+Name = Annotated[str, Parameter(help="the webhook's name")]
+Status = Literal["delivered", "failed", "skipped"]
+Kind = Annotated[
+    Literal["webhook", "slack", "teams", "discord", "email"] | None,
+    Parameter(help="webhook: signed events; the others: alerts for people. Default: webhook"),
+]
+Url = Annotated[str, Parameter(help="https address of the receiver, env:NAME, or for email: addresses with commas")]
+#: Seconds to wait for the result of a test.
+WAIT_S = 15.0
+#: Name of an option -> field of a definition.
+_WORDS = {
+    **{"secret": "secrets", "event": "events", "crawler": "crawlers", "tag": "tags", "flow": "flows"},
+    **{"status": "statuses", "outcome": "outcomes", "ended_by": "ended_by"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """Options for the events of a webhook, and for the secrets of its signature. Each may be repeated.
+
+    Parameters
+    ----------
+    secret
+        env:NAME, a variable of webhook workers; give two during a change
+    event
+        type of events, such as run.ended, run.*; default: all
+    crawler
+        only events of this crawler
+    tag
+        only events of runs with this tag
+    flow
+        only events of this flow
+    status
+        only events with this status
+    outcome
+        only events with this outcome
+    ended_by
+        only events of what this ended: crawler, person …
+    """
+
+    secret: list[str] | None = None
+    event: list[str] | None = None
+    crawler: list[str] | None = None
+    tag: list[str] | None = None
+    flow: list[str] | None = None
+    status: list[str] | None = None
+    outcome: list[str] | None = None
+    ended_by: list[str] | None = None
+
+    def given(self) -> dict[str, list[str]]:
+        """Return the given options as fields of a definition. An empty text means an empty list."""
+        named = {_WORDS[field.name]: getattr(self, field.name) for field in fields(self)}
+        return {name: [one for one in value if one] for name, value in named.items() if value is not None}
+
+
+_NONE = WebhookOptions()
+
+
+def create(
+    name: Name,
+    /,
+    *,
+    url: Url,
+    kind: Kind = None,
+    options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
+    project: Project = None,
+    by: By = None,
+) -> None:
+    """Create a webhook, or replace the definition of an existing one."""
+    if not options.secret and kind in (None, "webhook"):
+        raise WrongUsage("--secret is missing", "give --secret env:NAME; see crawlctl webhook -h")
+    KIND.put(name, _given(options, url=url, kind=kind, project=project), by, _following)
+
+
+def update(
+    name: Name,
+    /,
+    *,
+    url: Url | None = None,
+    kind: Kind = None,
+    options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
+    by: By = None,
+) -> None:
+    """Change a webhook: each given option replaces its old value. An empty text removes the filter."""
+    KIND.put(name, KIND.definition(name, _given(options, url=url, kind=kind)), by, _following)
+
+
+def _given(options: WebhookOptions, **more: str | None) -> dict[str, object]:
+    return {**options.given(), **{name: value for name, value in more.items() if value is not None}}
+
+
+def _following(found: Document) -> str:
+    return f"{'resume' if found['state'] == 'paused' else 'test'} deliveries"
+
+
+def list_webhooks(*, project: Project = None, limit: Limit = 50) -> None:
+    """List webhooks, the oldest first."""
+    KIND.list_all(limit, project=project)
+
+
+def describe(name: Name, /) -> None:
+    """Show everything about a webhook, and its state."""
+    KIND.describe(name)
+
+
+def deliveries(
+    name: Name,
+    /,
+    *,
+    status: Status | None = None,
+    limit: Limit = 50,
+) -> None:
+    """List deliveries of a webhook, also failed ones, the latest event first.
+
+    Parameters
+    ----------
+    status
+        only deliveries with this status
+    """
+    empty = "nothing was delivered yet"
+    show_list(KIND.path(name, "/deliveries"), DELIVERIES, key="seq", empty=empty, limit=limit, status=status)
+
+
+def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:
+    """Pause a webhook: it delivers nothing until it is resumed."""
+    KIND.pause(name, reason, by)
+
+
+def resume(
+    name: Name,
+    /,
+    *,
+    skip: bool = False,
+    skip_event: int | None = None,
+) -> None:
+    """Resume a paused webhook, with the events since then. A failing webhook tries again at once.
+
+    Parameters
+    ----------
+    skip
+        skip all events until now
+    skip_event
+        skip only this event, which fails repeatedly
+    """
+    KIND.post(name, "resume", {"skip": skip, "skip_seq": skip_event})
+
+
+def try_out(name: Name, /, *, by: By = None) -> int:
+    """Send a test event to a webhook, and show the result. --timeout sets the longest wait."""
+    with current().gateway() as gateway:
+        asked = gateway.post(f"{KIND.path(name)}/test", {"requested_by": by or user()})
+        say_note(asked)
+        wait = 0.0 if asked.get("note") else current().timeout_s or WAIT_S
+        found = _became(gateway, name, int(asked["seq"]), wait)
+        if found is None:
+            error = gateway.get(KIND.path(name))["error"]
+            why = f" after an event that fails: {error}" if error else ""
+            text = f"event {asked['seq']} waits for its turn{why}; next: crawlctl webhook deliveries {name}"
+            say(clean(text))
+            return Exit.GAVE_UP_WAITING
+    emit_list("deliveries", [found], DELIVERIES, name="seq", empty="")
+    return Exit.DONE if found["status"] == "delivered" else Exit.ERROR
+
+
+def _became(gateway: Gateway, name: str, seq: int, wait: float) -> Document | None:
+    """Return the delivery of an event; ``None`` if there was no try within ``wait`` seconds."""
+    for page in Polling(timeout_s=wait).answers(lambda: gateway.rows(f"{KIND.path(name)}/deliveries", limit=20)):
+        found = next((row for row in page if row["seq"] == seq), None)
+        if found is not None:
+            return found
+    return None
+
+
+def delete(name: Name, /) -> None:
+    """Delete a webhook. Its recorded deliveries stay."""
+    KIND.delete(name)

@@ -1,0 +1,28 @@
+"""The record of this feature."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.features.feature import Feature, VerbGroup
+
+WEBHOOKS = Feature(
+    "webhooks",
+    nouns=(
+        VerbGroup(
+            "webhook",
+            "Webhooks and alerts: events for other systems, messages for people.",
+            {
+                "create": ("cli:create", "Create a webhook: its receiver, and the events that it gets."),
+                "list": ("cli:list_webhooks", "List webhooks."),
+                "describe": ("cli:describe", "Show everything about a webhook, and its state."),
+                "update": ("cli:update", "Change the receiver or the events of a webhook."),
+                "pause": ("cli:pause", "Pause a webhook: it delivers nothing until it is resumed."),
+                "resume": ("cli:resume", "Resume a paused webhook."),
+                "test": ("cli:try_out", "Send a test event to a webhook."),
+                "deliveries": ("cli:deliveries", "List deliveries of a webhook, also failed ones."),
+                "delete": ("cli:delete", "Delete a webhook; its recorded deliveries stay."),
+            },
+            panel="Services",
+            aliases=("alert",),
+        ),
+    ),
+)

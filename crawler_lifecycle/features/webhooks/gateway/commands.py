@@ -1,0 +1,125 @@
+"""Webhooks: bodies of requests, and the commands put and test.
+
+If Temporal is unavailable, workers of the role audit check later that each webhook has its workflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.gateway.api.paging import Id
+from crawler_lifecycle.gateway.named import NamedCommands
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, notify, sentences
+from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
+from crawler_lifecycle.ports.runs import Event
+
+from ..domain.addresses import WebhookRules
+from ..domain.definition import (
+    ALERTS,
+    VALUES_MAX,
+    WEBHOOK,
+    WebhookSpec,
+    check_webhook_name,
+    shown,
+)
+from ..ports import WebhookRow
+from ..store import WebhookStore
+
+Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
+
+
+class PutWebhook(StrictBody):
+    """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets that sign, and the filters of events.
+
+    An event must fit each given filter: one of the filter's values is enough. A filter that is left out selects all.
+    """
+
+    kind: Literal["webhook", "slack", "teams", "discord", "email"] = "webhook"
+    """``webhook``: signed events for programs. The others are alerts: short messages for people."""
+    url: str
+    """The https address, or ``env:NAME``, an environment variable that holds it. For ``email``: addresses with commas
+    between them. Answers hide the end of a chat's address, and that form means the address on record."""
+    secrets: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
+    """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the secret changes.
+    Only the kind ``webhook`` has secrets, and needs one."""
+    events: Values = Field(default_factory=list)
+    """Types of events, or a name such as ``run.*`` for all types of one kind. Without it: all, and for alerts what
+    ended or needs a person."""
+    crawlers: Values = Field(default_factory=list)
+    tags: Values = Field(default_factory=list)
+    flows: Values = Field(default_factory=list)
+    statuses: Values = Field(default_factory=list)
+    outcomes: Values = Field(default_factory=list)
+    ended_by: Annotated[list[EndedBy], Field(max_length=5)] = Field(default_factory=list)
+    requested_by: Person | None = None
+    project: str | None = None
+    """A webhook of a caller of all projects gets the events of all, or of the one that is named here."""
+
+    def spec(self) -> WebhookSpec:
+        """Return the definition. Raises ``InvalidRequest``."""
+        names = type(self).model_fields.keys() - {"requested_by", "project"}
+        spec = WebhookSpec(**{name: getattr(self, name) for name in names})
+        return spec if spec.events or spec.kind == WEBHOOK else replace(spec, events=list(ALERTS))
+
+    def over(self, row: WebhookRow | None) -> Self:
+        """Return the body with the address on record, if it has the form in which answers show that address."""
+        same = row is not None and self.kind == row.definition.get("kind") and self.url == shown(row.definition)["url"]
+        return self.model_copy(update={"url": row.definition["url"]}) if row is not None and same else self
+
+
+class PauseWebhook(PauseBody):
+    """Body of ``POST /v1/webhooks/{name}/pause``. All fields are optional."""
+
+
+class ResumeWebhook(StrictBody):
+    """Body of ``POST /v1/webhooks/{name}/resume``. All fields are optional."""
+
+    skip: bool = False
+    """True to send none of the events up to now."""
+    skip_seq: Id | None = None
+    """The number of a failed event that is not sent any more. The other events are sent."""
+
+
+class AskTest(StrictBody):
+    """Body of ``POST /v1/webhooks/{name}/test``. All fields are optional."""
+
+    requested_by: Person | None = None
+
+
+@dataclass(frozen=True)
+class WebhookCommands(NamedCommands[WebhookRow]):
+    """The commands that change webhooks."""
+
+    store: WebhookStore
+    rules: WebhookRules
+
+    noun = "webhook"
+
+    async def put(self, name: str, body: PutWebhook) -> Commanded[WebhookRow]:
+        """Create a webhook, or change its definition. A repeat changes nothing."""
+        check_webhook_name(name)
+        before = await self.seen(name)
+        spec = body.over(before).spec()
+        self.rules.check(spec)
+        note = "The webhook is paused: resume it." if before is not None and before.paused_at is not None else None
+        return await self._put(name, spec.document(), body.requested_by, body.project, note)
+
+    async def test(self, name: str, requested_by: str | None, seen: int | None = None) -> tuple[Event, str | None]:
+        """Send a test event to this webhook only. Return the event, and a note for the caller if any.
+
+        Raises ``NotInThisState`` if a test event with a number above ``seen`` exists already.
+        """
+        row = await self.find(name)
+        event = await run_in_threadpool(self.store.test_webhook, name, requested_by, seen)
+        if row.paused_at is not None:
+            return event, "The webhook is paused: the test is sent after it is resumed."
+        return event, await notify(self.workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
+
+    async def _kept(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
+        later = await notify(self.workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
+        return Commanded(row, fresh, sentences(note, later))

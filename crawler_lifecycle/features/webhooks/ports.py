@@ -1,0 +1,134 @@
+"""Port of deliveries to webhooks, and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.projects import DEFAULT
+from crawler_lifecycle.ports.runs import Event
+
+from .domain.alerts import Alert
+from .domain.definition import WebhookSpec, check_webhook_name
+
+
+class ReceiverGone(NotDelivered):
+    """The receiver does not want any further events (HTTP status 410)."""
+
+
+class WebhookSender(Protocol):
+    """The connections to the receiver of one webhook."""
+
+    async def send(self, spec: WebhookSpec, event: Event) -> str:
+        """Deliver one event within 10 seconds, and return the receiver's answer.
+
+        Raises ``NotDelivered``, and ``ReceiverGone`` after a 410.
+        """
+
+
+class Mailer(Protocol):
+    """The mail server of the installation."""
+
+    async def mail(self, to: Sequence[str], alert: Alert, id: str) -> str:
+        """Send one e-mail within 10 seconds, and return the server's answer. Raises ``NotDelivered``.
+
+        ``id``: the same for every try.
+        """
+
+
+class WebhookSenders(Protocol):
+    """The source of senders to webhooks."""
+
+    def connections(self) -> AbstractAsyncContextManager[WebhookSender]:
+        """Return a sender for the running event loop. It closes its connections when the block ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    """One row of the table ``webhook``."""
+
+    webhook_id: int
+    webhook_uid: str
+    name: str
+    revision: int
+    """The number of its definition. Each new definition raises it by 1."""
+    definition: Mapping[str, Any]
+    """The definition: a ``WebhookSpec`` in JSON."""
+    through_seq: int
+    """The number of an event. Every event up to it was delivered, was skipped, or does not fit the filters."""
+    created_at: datetime
+    updated_at: datetime
+    project: str = DEFAULT
+    """``*``: it gets the events of all projects."""
+    requested_by: str | None = None
+    follower: str | None = None
+    """The workflow execution that delivers now. No other one may record deliveries."""
+    failing_since: datetime | None = None
+    """The time since which the webhook fails to accept an event after ``through_seq``."""
+    error: str | None = None
+    """The reason of the last failed try; ``None`` while no delivery fails."""
+    delivered_at: datetime | None = None
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    deleted_at: datetime | None = None
+
+    @property
+    def state(self) -> Literal["active", "failing", "paused"]:
+        """The state of the webhook for people: ``active``, ``failing`` or ``paused``."""
+        if self.paused_at is not None:
+            return "paused"
+        return "active" if self.failing_since is None else "failing"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEvents:
+    """The events that have to be delivered to a webhook next."""
+
+    events: Sequence[Event]
+    """The events in the order of their numbers, without delivered events and without events that the filters
+    exclude."""
+    until_seq: int
+    """The number of the last examined event. Up to it there are no other events to deliver."""
+    more: bool = False
+    """True when there may be further events after ``until_seq`` now."""
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One try to deliver an event. ``error`` is ``None`` when the receiver accepted it."""
+
+    seq: int
+    error: str | None = None
+    answer: str | None = None
+    """The words of a receiver that accepted a test."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookDelivery:
+    """An event for which a delivery to a webhook was tried."""
+
+    seq: int
+    type: str
+    subject: str
+    created_at: datetime
+    status: str
+    """``delivered``, ``failed`` (the delivery is tried again) or ``skipped`` (it is not tried again)."""
+    tries: int
+    error: str | None
+    """The reason of a failure, or the receiver's answer to a delivered test."""
+    delivered_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOrder:
+    """Input of ``CrawlWebhookWorkflow``. Raises ``InvalidRequest``."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_webhook_name(self.name)

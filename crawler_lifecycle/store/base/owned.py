@@ -1,0 +1,122 @@
+"""The common part of the stores of managers and graphs: lists, one row, the unit of work, the output of users' code."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, select
+
+from crawler_lifecycle.domain.task import tail
+from crawler_lifecycle.features.graphs.ports import GraphFence
+from crawler_lifecycle.features.managers.domain.manager import OUTPUT_BYTES
+from crawler_lifecycle.features.managers.ports import ManagerFence
+
+from .bulk import put_row
+from .rows import seen
+from .search import Listed, Listing, Reach, counted
+from .unit import RowUnit, StorePart, check_owner, read_row
+
+R = TypeVar("R")
+U = TypeVar("U", bound=RowUnit)
+
+
+class OwnedPart(StorePart, Generic[U, R]):
+    """The base class of the parts for managers and for graphs. ``R`` is the class of the rows for readers."""
+
+    kind: type[U]
+    log: Table
+    """The table with the output of users' code."""
+    listed: Listed
+    """The columns that searches and orders read."""
+    columns: Sequence[Column[Any]]
+    """The columns that readers see."""
+    state: Column[str]
+    """The column by which a list may be limited."""
+    unless: Sequence[ColumnElement[bool]] = ()
+    """The conditions of a list that names no states."""
+
+    @abstractmethod
+    def _read(self, conn: Connection, query: Select[Any], *, strict: bool = False) -> list[R]:
+        """Return the rows of a query of ``columns``. ``strict``: raise ``RowUnreadable`` for an invalid one."""
+
+    def _one(self, *which: ColumnElement[bool]) -> R | None:
+        """Return the oldest row that meets these conditions."""
+        key = self.listed.key
+        query = select(*self.columns).where(*which, *seen(key.table)).order_by(key).limit(1)
+        with self._db.reading() as conn:
+            return next(iter(self._read(conn, query, strict=True)), None)
+
+    def _listing(self, before_id: int | None, states: Collection[str], name: str | None) -> Listing:
+        kinds = [self.state == state for state in dict.fromkeys(states)] or self.unless
+        return Listing(self.listed, name, kinds, before_id)
+
+    def newest(
+        self, before_id: int | None = None, limit: int = 50, *, states: Collection[str] = (), name: str | None = None
+    ) -> list[R]:
+        """Return rows in one of these states and with this name, the newest first.
+
+        Drafts of graphs are included only when ``states`` names them.
+        """
+        with self._db.reading() as conn:
+            return self._read(conn, self._listing(before_id, states, name).rows(limit, *self.columns))
+
+    def search(
+        self,
+        search: str | None,
+        sort: str | None = None,
+        before_id: int | None = None,
+        offset: int = 0,
+        limit: int = 50,
+        *,
+        states: Collection[str] = (),
+        name: str | None = None,
+    ) -> tuple[list[R], Reach]:
+        """Return the same rows, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
+        ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
+        listing = self._listing(before_id, states, name)
+        key = self.listed.key
+        with self._db.reading() as conn:
+            ids, reach = listing.search(conn, search, sort, (offset, limit), self._clock())
+            rows = self._read(conn, select(*self.columns).where(key.in_(ids))) if ids else []
+        found = {getattr(row, key.name): row for row in rows}
+        return [found[id] for id in ids if id in found], reach
+
+    def count_listed(self, most: int, *, states: Collection[str] = (), name: str | None = None) -> int:
+        """Return the number of rows that ``newest`` lists with these filters, at most ``most``."""
+        with self._db.reading() as conn:
+            return counted(conn, self._listing(None, states, name).page(most), most)
+
+    @contextmanager
+    def _unit(self, id: int, fence: ManagerFence | GraphFence | None = None) -> Iterator[U]:
+        """Lock the row and check the fence. At the end, write the row, and append an event if the row changed.
+
+        Every transaction locks this row first, so that two transactions never wait for each other.
+        """
+        with self._db.writing() as conn:
+            row = read_row(conn, self.kind.table, id, self.kind.columns, lock="write")
+            if fence is not None:
+                check_owner(row, fence)
+            unit = self.kind(conn, row, self._clock())
+            yield unit
+            unit.write()
+            if unit.changed:
+                unit.announce(unit.change_event)
+
+    def output(self, id: int) -> str:
+        """Return the log of the manager or graph with this number; empty when there is none."""
+        [key] = self.log.primary_key
+        rows = self._rows(select(self.log.c.log_tail).where(key == id))
+        return str(rows[0]["log_tail"]) if rows else ""
+
+    def keep_output(self, id: int, text: str) -> None:
+        """Append to the log of the manager or graph. Only its last ``OUTPUT_BYTES`` bytes are kept."""
+        [key] = self.log.primary_key
+
+        def write(conn: Connection) -> None:
+            before = conn.execute(select(self.log.c.log_tail).where(key == id)).scalar_one_or_none() or ""
+            put_row(conn, self.log, {key.name: id}, {"log_tail": tail(f"{before}{text}", OUTPUT_BYTES)})
+
+        self._db.inserting("log", write)

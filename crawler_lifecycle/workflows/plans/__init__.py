@@ -1,1 +1,0 @@
-"""The workflows of managers and graphs."""

@@ -1,0 +1,191 @@
+"""Two processes look at one run while it is stopped: in every order, the record is true and each change is there once.
+
+One of them records at once, as a process with an observer does. The other stages what it finds and applies it later, as
+the activities of a workflow do. Their clocks may differ by an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from crawler_lifecycle.activities.look_step import LookStep, Recorder, ref_of
+from crawler_lifecycle.activities.retries import Policies
+from crawler_lifecycle.domain.ends import NO_ENDS
+from crawler_lifecycle.domain.errors import ClusterUnavailable, Overtaken
+from crawler_lifecycle.domain.retries import Retries
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports.looks import FoundState, Look
+from crawler_lifecycle.ports.runs import Fence, TaskRef
+from crawler_lifecycle.store.runs.looks import FEW
+from tests.activities.world import World
+from tests.support.fakes.cluster import FINISHED, Behaviour
+
+#: Whose turn it is: the one who records at once (3 steps), the one who stages (4), and what happens meanwhile (2).
+TURNS = {"a": 3, "b": 4, "c": 2}
+#: Hours by which the clock of the one who records at once differs.
+SKEWS = (0, -1, 1)
+
+
+def policies(world: World) -> Policies:
+    return Policies(world.store.retries, world.catalogue, Retries(), NO_ENDS)
+
+
+def orders(left: dict[str, int], begun: str = "") -> Iterator[str]:
+    """Every order of these turns."""
+    if not any(left.values()):
+        yield begun
+    for who, turns in left.items():
+        if turns:
+            yield from orders({**left, who: turns - 1}, begun + who)
+
+
+ORDERS = list(orders(TURNS))
+
+
+def looked(world: World, fence: Fence, state: FoundState, hours: int = 0) -> Look:
+    look = world.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
+    return replace(look, observed_at=look.observed_at + timedelta(hours=hours))
+
+
+def details(world: World, step: LookStep) -> None:
+    step.fetch_details()
+    world.store.looks.apply_details(step.fence)
+
+
+def at_once(world: World, fence: Fence, hours: int) -> Iterator[None]:
+    step = LookStep(world.store.looks, world.cluster, fence)
+    while True:
+        state = world.store.looks.found_state(fence)
+        yield
+        look = looked(world, fence, state, hours)
+        yield
+        try:
+            step.record_at_once(state, look, "wake", world.clock())
+        except Overtaken:
+            continue
+        break
+    yield
+    details(world, step)
+
+
+def staged(world: World, fence: Fence) -> Iterator[None]:
+    step = LookStep(world.store.looks, world.cluster, fence)
+    while True:
+        state = world.store.looks.found_state(fence)
+        yield
+        look = looked(world, fence, state)
+        yield
+        try:
+            step.record(state, look, "look", next_look_at=world.clock() + timedelta(minutes=1), gap_s=60)
+        except Overtaken:
+            continue
+        break
+    yield
+    world.store.looks.apply_findings(fence, "look", look.observed_at, details_follow=True)
+    yield
+    details(world, step)
+
+
+def stopped(world: World, fence: Fence) -> Iterator[None]:
+    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock(), requested_by="ann"), "s1")
+    yield
+    for task in world.store.looks.found_state(fence).tasks:
+        world.cluster.stop(fence.run, ref_of(task))
+
+
+def ended(world: World, fence: Fence) -> Iterator[None]:
+    world.cluster.end_now(fence.run_id, 0, end=FINISHED)
+    yield
+    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock(), requested_by="ann"), "s1")
+
+
+def check(world: World, fence: Fence) -> None:
+    """Nothing is recorded as ended that lives."""
+    alive = {index for _, index, _ in world.cluster.alive(fence.run_id)}
+    for task in world.store.tasks.list_tasks(fence.run_id):
+        assert not (TaskStatus(task.status).terminal and task.task_index in alive)
+
+
+@pytest.mark.parametrize("events", [stopped, ended])
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.troubles) for n in (1, 2, 3))])
+def test_every_order_of_two_lookers_and_a_stop(world: World, events: object, part: int) -> None:
+    world.cluster.behaviour = Behaviour(executes=None)
+    for number, order in enumerate(ORDERS[part::24]):
+        fence = world.started(2, request_id=f"r{number}")
+        turns = {
+            "a": at_once(world, fence, SKEWS[number % 3]),
+            "b": staged(world, fence),
+            "c": events(world, fence),  # type: ignore[operator]
+        }
+        for who in [*order, *"aaaaaabbbbbbbbcc"]:
+            world.forward(0.01)
+            next(turns[who], None)
+            check(world, fence)
+        world.forward(5)
+        world.round(fence)
+        tasks = world.store.tasks.list_tasks(fence.run_id)
+        moves = [t for t in world.store.runs.transitions(fence.run_id) if t.task_id]
+        for task in tasks:
+            ends = [t.to_status for t in moves if t.task_id == task.task_id and TaskStatus(t.to_status).terminal]
+            assert ends in ([str(task.status)], []), order
+        if events is stopped:
+            assert {str(task.status) for task in tasks} == {"CANCELLED"}, order
+        else:
+            assert str(tasks[0].status) == "SUCCEEDED", order
+        assert world.store.tasks.log_tail(tasks[0].task_id), order
+        assert world.store.corrections.list_corrections(run_id=fence.run_id) == [], order
+
+
+def test_a_look_at_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_nothing(world: World) -> None:
+    world.cluster.behaviour = Behaviour(executes=None)
+    fence = world.started(FEW + 10)
+    asked = list[int]()
+    look = world.cluster.look
+
+    def counted(run: RunRef, tasks: Sequence[TaskRef]) -> Look:
+        asked.append(len(tasks))
+        return look(run, tasks)
+
+    world.cluster.look = counted  # type: ignore[method-assign]
+    recorder = Recorder(world.store.looks, world.store.retries, world.cluster, policies(world))
+    before = world.row()
+    world.forward(3)
+    world.cluster.end_now(1, 7, end=FINISHED)
+    recorded = recorder.record(fence, "wake", frozenset({(7, 1), (8, 1)}))
+    assert recorded is not None
+    assert (recorded.changed, asked) == (1, [2])
+    assert [n for n, status in enumerate(world.statuses()) if status == "SUCCEEDED"] == [7]
+    assert (world.row().verified_at, world.row().next_look_at) == (before.verified_at, before.next_look_at)
+    recorder.record(fence, "wake", None)
+    assert asked == [2, FEW + 9]
+    assert world.row().verified_at == world.clock()
+
+
+def test_the_run_starts_with_its_first_task_and_details_follow_the_status(world: World) -> None:
+    fence = world.deployed()
+    recorder = Recorder(world.store.looks, world.store.retries, world.cluster, policies(world))
+    world.forward(1)
+    recorder.record(fence, "wake")
+    assert (str(world.row().status), world.statuses()) == ("PROCESSING", ["RUNNING"])
+    starts = [t for t in world.store.runs.transitions(1) if t.to_status in ("PROCESSING", "RUNNING")]
+    assert len({t.committed_at for t in starts}) == 1
+    world.forward(30)
+    world.cluster.fail_with(ClusterUnavailable("503"), "details")
+    recorder.record(fence, "wake")
+    assert world.statuses() == ["SUCCEEDED"], "the status does not wait for the log"
+    [task] = world.tasks()
+    assert world.store.tasks.log_tail(task.task_id) is None
+    [row] = world.store.tasks.recorded_tasks([(1, 0, 1)])
+    assert row.staged, "so its pod is kept"
+    assert world.call("count_alive_tasks", 1).details == 1, "the workflow fetches them"
+    world.cluster.fail_with(None)
+    world.call("get_bulk_task_history_data", fence)
+    world.call("reconcile_tasks", fence)
+    assert world.store.tasks.log_tail(task.task_id)
+    assert world.call("count_alive_tasks", 1).details == 0
