@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,7 +34,8 @@ from crawler_lifecycle.worker.pool_calls import PoolCalls
 from crawler_lifecycle.worker.recording import Recording
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.support.lab import NO_RETRIES, Lab, laboratory
+from tests.support.auditing import audit
+from tests.support.lab import NO_RETRIES, PATIENCE_S, Lab, laboratory
 
 #: A run that is looked at every three seconds when nothing wakes it.
 QUICK: dict[str, Any] = {"poll_minutes": [0.05], "limits": {"start_check_s": 0.5, "stop_grace_s": 5}}
@@ -95,6 +98,22 @@ class KubeLab:
         of = [pod["metadata"] for pod in self.pods() if run_id is None or _is_of(pod, run_id)]
         held = [meta for meta in of if labels.FINALIZER in meta.get("finalizers", [])]
         return [meta["name"] for meta in held]
+
+    async def until_released(self, seconds: float = PATIENCE_S, *, audited: bool = False) -> None:
+        """Wait until our finalizer holds no pod; with ``audited`` an audit looks each time, as it does in a service.
+
+        An end that was recorded before its node told of an exit code is released after an audit has compared the two.
+        """
+        end = time.monotonic() + seconds
+        while held := await asyncio.to_thread(self.api_kept):
+            if time.monotonic() > end:
+                pods = {pod["metadata"]["name"]: pod["status"] for pod in self.pods()}
+                tried = self.tasks(superseded=True)
+                rows = [(row.task_index, row.attempt, str(row.status), row.exit_code) for row in tried]
+                raise AssertionError(f"still held: {[(name, pods.get(name)) for name in held]}; {rows=}")
+            if audited:
+                await audit(self.lab)
+            await asyncio.sleep(0.5)
 
     def delete_pod(self, name: str, **options: Any) -> None:
         try:

@@ -173,7 +173,7 @@ async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_i
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
     assert ([t.attempt for t in kube.tasks(superseded=True)], kube.lab.corrections(1)) == ([1], [])
     assert await kube.lab.until(lambda: finished(kube, 1)) == "Succeeded"
-    await kube.lab.until(lambda: kube.api_kept() == [])
+    await kube.until_released()
 
 
 async def test_what_a_queue_does_not_start_says_why_and_can_be_stopped(kube: KubeLab) -> None:

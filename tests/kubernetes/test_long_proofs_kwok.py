@@ -9,7 +9,6 @@ off.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -22,8 +21,6 @@ from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.clock import utc_now
-from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.ports.looks import CorrectionRow
@@ -32,12 +29,11 @@ from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
+from tests.support.auditing import AT_ONCE, audit
 from tests.support.temporal import temporal_server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
-#: Graces that have passed as soon as something is seen.
-AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
 #: What the operator of a node says when its machine is off: its pods will not be heard of again.
 OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
 
@@ -121,20 +117,6 @@ class World:
         await self.kube.lab.until(lambda: run.status == "RUNNING")
         return run
 
-    async def audit(self, *, repair: bool) -> AuditReport:
-        client = self.kube.lab.client
-        handle: WorkflowHandle[Any, AuditReport] = await client.start_workflow(
-            names.AUDIT_WORKFLOW,
-            {"repair": repair},
-            id=f"audit/{uuid.uuid4()}",
-            task_queue=names.QUEUE_AUDIT,
-            result_type=AuditReport,
-        )
-        self.kube.lab.handles.append(handle)
-        report = await handle.result()
-        assert report.troubles == []
-        return report
-
     # --- the restored cluster
 
     async def before_the_snapshot(self) -> None:
@@ -175,13 +157,13 @@ class World:
 
     async def those_that_came_back(self) -> None:
         """Found by an audit and ended, with a correction and without a change of what was recorded."""
-        told = await self.audit(repair=False)
+        told = await audit(self.kube.lab, repair=False)
         assert told.found == {"still_alive": 2}, told.findings
-        done = await self.audit(repair=True)
+        done = await audit(self.kube.lab, repair=True)
         assert done.repaired == {"still_alive": 2}, done.findings
         assert (self.ends.kinds, self.is_stopped.kinds) == (["still_alive"], ["still_alive"])
         await self.kube.lab.until(lambda: self.is_stopped.pod is None and not self.kube.api_kept(self.ends.id))
-        again = await self.audit(repair=True)
+        again = await audit(self.kube.lab, repair=True)
         assert again.found == {}, again.findings
 
     async def life_goes_on(self) -> None:

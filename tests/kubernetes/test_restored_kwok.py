@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.domain.audits.audit import AuditRules
 from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import QUICK, kube_laboratory
-from tests.workflows.audit.test_audit_lab import audit, ended, forget_run
+from tests.support.auditing import AT_ONCE, audit
+from tests.workflows.audit.test_audit_lab import ended, forget_run
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
 
 
 @pytest.mark.parametrize("workflow", ["waits for its row", "is gone too"])

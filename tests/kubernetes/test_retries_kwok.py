@@ -22,6 +22,7 @@ from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import QUICK, Json, KubeLab, kube_laboratory
 from tests.kubernetes.worlds import until
+from tests.support.auditing import AT_ONCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,8 +32,8 @@ REPAIR = {"key": "example.com/repair", "effect": "NoExecute", "value": "today"}
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def kube(server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path) -> AsyncIterator[KubeLab]:
-    at_once = Retries(backoff_s=0)
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, retries=at_once) as kube:
+    rules: dict[str, Any] = {"retries": Retries(backoff_s=0), "audit": AT_ONCE}
+    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, **rules) as kube:
         yield kube
 
 
@@ -145,7 +146,7 @@ async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(ku
         assert {str(row.outcome) for row in tries[:-1]} <= {"evicted", "interrupted"}
         assert all(one.node != other.node for one, other in pairwise(tries)), "another node fits"
     assert len(rows) - TASKS <= 2 * TASKS, "the budget of the run"
-    await kube.lab.until(lambda: kube.api_kept() == [])
+    await kube.until_released(audited=True)
 
 
 async def test_what_the_provider_of_a_virtual_node_lost_is_tried_again(kube: KubeLab) -> None:

@@ -117,7 +117,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             stopped = await kube.lab.ended(endless, 60)
             assert (stopped.outcome, stopped.tasks) == ("cancelled", {"CANCELLED": 1})
             assert [task.exit_code for task in kube.tasks(2)] == [11]
-            await kube.lab.until(lambda: not kube.api_kept(), 150)
+            await kube.until_released()
 
 
 async def finished(kube: KubeLab, handle: Any) -> RunResult:

@@ -7,11 +7,8 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.clock import utc_now
-from crawler_lifecycle.domain.audits.audit import AuditRules
+from tests.support.auditing import AT_ONCE
 from tests.support.lab import Lab, laboratory
-
-#: Graces that have passed as soon as something is seen.
-AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

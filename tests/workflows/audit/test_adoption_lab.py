@@ -18,12 +18,12 @@ from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.workflows import policies
+from tests.support.auditing import audit
 from tests.support.fakes.cluster import FINISHED
 from tests.support.lab import Lab
 from tests.support.managing import manager_lab, quick
 from tests.workflows.audit.test_audit_lab import (
     ENDLESS,
-    audit,
     ended,
     forget_run,
     ghost,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import uuid
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -17,13 +15,14 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from crawler_lifecycle.activities.audits import settling as audit_ending
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
+from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits, RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef
+from tests.support.auditing import audit
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import CRAWLERS, Lab, start_workers
 from tests.support.managing import manager_lab, quick
@@ -34,21 +33,6 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.1}}
 ENDLESS = Behaviour(executes=None)
 FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
-
-
-async def audit(lab: Lab, repair: bool = True, unknown: str = "leave", troubles: Sequence[str] = ()) -> AuditReport:
-    """One audit from its start to its report."""
-    handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
-        names.AUDIT_WORKFLOW,
-        {"repair": repair, "unknown": unknown},
-        id=f"audit/{uuid.uuid4()}",
-        task_queue=names.QUEUE_AUDIT,
-        result_type=AuditReport,
-    )
-    lab.handles.append(handle)
-    report = await handle.result()
-    assert report.troubles == list(troubles)
-    return report
 
 
 async def settled(lab: Lab) -> None:
