@@ -450,8 +450,8 @@ class WebhookSettings(_Section):
     @field_validator("networks")
     @classmethod
     def _networks(cls, value: list[str]) -> list[str]:
-        for one in value:
-            ipaddress.ip_network(one)
+        for entry in value:
+            ipaddress.ip_network(entry)
         return value
 
     @property
@@ -688,8 +688,8 @@ def unread_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]
     for name in sorted(name for name in environment if name.upper().startswith(PREFIX)):
         upper = name.upper()
         # A section can be given as one JSON object. Our tests read variables that services must ignore.
-        if upper.startswith(f"{PREFIX}TEST_") or upper in known or any(one.startswith(f"{upper}__") for one in known):
+        if upper.startswith(f"{PREFIX}TEST_") or upper in known or any(name.startswith(f"{upper}__") for name in known):
             continue
-        same = [one for one in known if one.replace("_", "") == upper.replace("_", "")]
+        same = [name for name in known if name.replace("_", "") == upper.replace("_", "")]
         near = same or difflib.get_close_matches(upper, known, n=1, cutoff=0.8)
         yield name, f"did you mean {near[0]}?" if near else "unset it; docs/settings.md lists all settings"

@@ -147,7 +147,7 @@ class Subject:
 
     def action(self, name: str) -> Action:
         """Return the action with this name. Raises ``KeyError``."""
-        return {one.name: one for one in self.actions}[name]
+        return {action.name: action for action in self.actions}[name]
 
     def known(self, row: Document) -> list[tuple[str, Cell]]:
         """Return the facts of one object, without empty ones."""
@@ -499,7 +499,7 @@ GRAPH = Subject(
         ("waiting", of("waiting")),
         ("steps", lambda row: f"{row.get('total') or 0:,}: {steps(row)}"),
         ("attempt", of("attempt")),
-        ("options", lambda row: plain({name: one for name, one in (row.get("options") or {}).items() if one})),
+        ("options", lambda row: plain({name: value for name, value in (row.get("options") or {}).items() if value})),
         ("stop", _stop_of),
         *_ORIGIN,
         ("pruned", at("pruned_at")),
@@ -565,7 +565,7 @@ def _began(row: Document) -> Cell:
 
 def _with(row: Document) -> str:
     kind, target = _target(row)
-    steps = [str(one.get("path")) for one in target.pop("steps", ())]
+    steps = [str(step.get("path")) for step in target.pop("steps", ())]
     named = (
         f"{len(steps):,} {'step' if len(steps) == 1 else 'steps'}: {', '.join(steps[:5])}{' …' if steps[5:] else ''}"
     )
@@ -575,7 +575,9 @@ def _with(row: Document) -> str:
 
 
 def _clock_changes(row: Document) -> str:
-    return ", ".join(f"{one['day']} {one['local_time']} {one['effect']}" for one in row.get("clock_changes") or ())
+    return ", ".join(
+        f"{change['day']} {change['local_time']} {change['effect']}" for change in row.get("clock_changes") or ()
+    )
 
 
 def _option(name: str) -> tuple[str, Read]:
@@ -607,7 +609,7 @@ SCHEDULE = Subject(
         Column("State", lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)])),
         _page("Next", lambda row: None if row.get("paused") else At(row.get("next"))),
         _page("Last", lambda row: At((row.get("last") or {}).get("due_at"))),
-        *(_page(one.title, _of_last(one), right=one.right) for one in DUE[1:5]),
+        *(_page(column.title, _of_last(column), right=column.right) for column in DUE[1:5]),
         Column("Changed", at("updated_at"), on=("terminal",)),
         _wide("By", of("requested_by")),
         _wide("Project", project),
@@ -779,4 +781,4 @@ TOKENS = (
     Column("By", of("created_by")),
 )
 
-SUBJECTS = {one.noun: one for one in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL)}
+SUBJECTS = {subject.noun: subject for subject in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL)}

@@ -139,7 +139,7 @@ class PusherNotifier:
         names = [
             _filled(name, **known)
             for name in self._channels
-            if not any(f"{{{one}}}" in name for one in given.keys() - known.keys())
+            if not any(f"{{{key}}}" in name for key in given.keys() - known.keys())
         ]
         return list(dict.fromkeys(names))
 

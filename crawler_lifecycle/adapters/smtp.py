@@ -48,10 +48,10 @@ class SmtpMailer:
             words = printable(str(error) or type(error).__name__)[:1000]
             raise NotDelivered(f"{self.host} does not take it: {redaction.current().text(words)}") from None
         finally:
-            for one in held:  # ends the thread if it still waits for an answer
+            for part in held:  # ends the thread if it still waits for an answer
                 with suppress(OSError):
-                    if one.sock is not None:
-                        one.sock.shutdown(socket.SHUT_RDWR)
+                    if part.sock is not None:
+                        part.sock.shutdown(socket.SHUT_RDWR)
         if refused:  # the others have it: trying again would send it to them twice
             logging.getLogger(__name__).warning("the mail server refused recipients of an alert: %s", refused)
         return f"{self.host} took it{f', but not for {refused}' if refused else ''}"

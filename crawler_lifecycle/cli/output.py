@@ -190,12 +190,12 @@ def emit_list(
 
     ``beside`` has further parts of the document. The ``text`` of each is printed below the table.
     """
-    known = {name: one for name, one in beside.items() if one}
+    known = {name: part for name, part in beside.items() if part}
 
     def table() -> None:
         show_rows(rows, columns, empty=empty)
-        for one in known.values():
-            print(clean(one.get("text")))
+        for part in known.values():
+            print(clean(part.get("text")))
 
     emit({key: list(rows), **known}, names=[row.get(name) for row in rows], table=table, rows=rows)
 
@@ -215,7 +215,7 @@ def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:
     from rich.text import Text
 
     wide = current().output == "wide"
-    shown = [one for one in columns if "terminal" in one.on and (wide or not one.wide)]
+    shown = [column for column in columns if "terminal" in column.on and (wide or not column.wide)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
     for column in shown:
         table.add_column(column.title.upper(), justify="right" if column.right else "left", overflow="fold")

@@ -322,7 +322,7 @@ def watch_changes(
             if show is not None and picture is not None:
                 show(picture(answer))
             elif changed and current().output == "jsonl":
-                for document in {id(one[2]): one[2] for one in changed}.values():
+                for document in {id(change[2]): change[2] for change in changed}.values():
                     print(as_json(document, indent=None))
                 sys.stdout.flush()
             elif changed:

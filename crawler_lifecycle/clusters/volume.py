@@ -90,10 +90,13 @@ class VolumePlace:
             aside = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run}.")]
             indexes = _folders(top)
             over = [
-                one for index in indexes for one in _folders(index) if one.name.isdecimal() and int(one.name) <= attempt
+                folder
+                for index in indexes
+                for folder in _folders(index)
+                if folder.name.isdecimal() and int(folder.name) <= attempt
             ]
             states = _folders(self._root / _STATE / str(run))
-            aside += [one for state in states for one in _folders(state) if one.name.startswith(ASIDE)]
+            aside += [folder for state in states for folder in _folders(state) if folder.name.startswith(ASIDE)]
         except OSError as error:
             raise _cannot_clear(self._root, error) from error
         for folder in (*aside, *over):
@@ -195,10 +198,10 @@ def _remove_tree(folder: Path) -> list[tuple[Path, OSError]]:
 def _restore_rights(folder: Path) -> None:
     """Restore our rights to the folders that we own, because a crawler may have removed them."""
     inside = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
-    for one in chain([folder], inside):  # each folder before ``os.walk`` enters it
+    for inner in chain([folder], inside):  # each folder before ``os.walk`` enters it
         with suppress(OSError):  # another process may remove it; the next removal reports a folder without rights
-            if _is_folder(one) and one.lstat().st_uid == os.geteuid():
-                one.chmod(0o700)
+            if _is_folder(inner) and inner.lstat().st_uid == os.geteuid():
+                inner.chmod(0o700)
 
 
 def _rmdir(folder: Path) -> None:

@@ -180,7 +180,7 @@ def judged(
     less = list(_too_little(brought, expected, good))
     unknown = list[str]()
     if brought.coverage is not None and brought.coverage.items:
-        before = [one for one in before if one.items]
+        before = [earlier for earlier in before if earlier.items]
         less += [(COVERAGE, text) for text in _violations(brought.coverage, before, expected.parts)]
         unknown += _unknown(brought.coverage, before, expected.parts)
     found = [text for _, text in less] + unknown
@@ -203,7 +203,7 @@ def _too_little(brought: Brought, expected: Expected, good: Sequence[Brought]) -
         yield EMPTY, f"no page and no item, but {errors:,} errors"
     for name, number in (("items", items), ("pages", pages)):
         rules = expected.numbers.get(name, {})
-        usual = median(getattr(one, name) for one in good) if good else 0
+        usual = median(getattr(earlier, name) for earlier in good) if good else 0
         implied = name == "items" and (rules or expected.parts or (expected.watched and good))
         wanted = {DROPPED: (1 - rules.get("drop", 1)) * usual, UNMET: rules.get("min", 1 if implied else 0)}
         short = {word: least for word, least in wanted.items() if least - number > 1e-9}
@@ -219,7 +219,7 @@ def _too_little(brought: Brought, expected: Expected, good: Sequence[Brought]) -
 def _unknown(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:
     """Sentences about expected fields that no item had in this run or before: their names may be wrong."""
     for name in parts:
-        if coverage.share(name) == 0 and all(one.share(name) == 0 for one in before):
+        if coverage.share(name) == 0 and all(earlier.share(name) == 0 for earlier in before):
             near = get_close_matches(name, [other for other, share in coverage.shares.items() if share], 1)
             cure = f": is {near[0]} meant?" if near else ", or leave it out"
             yield f"{name}: no item of this run or {len(before)} before has it; correct expect in the catalogue{cure}"
@@ -228,14 +228,14 @@ def _unknown(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str,
 def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:
     for name, part in parts.items():
         share = coverage.share(name)
-        known = [theirs for one in before if (theirs := one.share(name)) is not None]
+        known = [theirs for earlier in before if (theirs := earlier.share(name)) is not None]
         if share is None or len(known) < RUNS_MIN:
             continue
         usual = median(known)
         least = part * usual
         if least - share > 1e-9:  # a tolerance, because shares are rounded
             digits = next((n for n in range(3) if round(100 * share, n) < round(100 * least, n)), 3)
-            has, had, needs = (f"{100 * one:.{digits}f} %" for one in (share, usual, least))
+            has, had, needs = (f"{100 * number:.{digits}f} %" for number in (share, usual, least))
             yield (
                 f"{name}: {has} of {coverage.items:,} items have it, the usual share is {had} "
                 f"(median of {len(known)} runs), expected at least {needs}"

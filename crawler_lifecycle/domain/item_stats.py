@@ -108,7 +108,7 @@ class _Field:
         different -= _EMPTY
         if not different:
             return
-        numbers = different if kinds <= {int, float} else {one for one in different if type(one) is not str}
+        numbers = different if kinds <= {int, float} else {value for value in different if type(value) is not str}
         texts = different - numbers
         # A number is hashed in a tuple: its own hash is the number itself.
         hashes = chain(map(hash, texts), map(hash, zip(numbers, strict=True)))

@@ -123,6 +123,6 @@ def _written(value: Any, depth: int) -> str:
     if depth == _DEPTH_MAX:
         return "…"
     if isinstance(value, list):
-        return f"[{', '.join(_written(one, depth + 1) for one in value)}]"
-    pairs = (f"{json.dumps(name, ensure_ascii=False)}: {_written(one, depth + 1)}" for name, one in value.items())
+        return f"[{', '.join(_written(inner, depth + 1) for inner in value)}]"
+    pairs = (f"{json.dumps(name, ensure_ascii=False)}: {_written(inner, depth + 1)}" for name, inner in value.items())
     return f"{{{', '.join(pairs)}}}"

@@ -49,5 +49,5 @@ def _bounded(value: Any, depth: int) -> Any:
     if depth == _DEPTH_MAX:
         return "…"
     if isinstance(value, list):
-        return [_bounded(one, depth + 1) for one in value]
-    return {name: _bounded(one, depth + 1) for name, one in value.items()}
+        return [_bounded(inner, depth + 1) for inner in value]
+    return {name: _bounded(inner, depth + 1) for name, inner in value.items()}

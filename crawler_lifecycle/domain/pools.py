@@ -122,7 +122,7 @@ class Pools:
 
     def shut(self, name: str) -> bool:
         """Return whether other pools reserve every place, so that no task of this pool ever begins."""
-        others = sum(pool.reserved for one, pool in self.named.items() if one != name)
+        others = sum(pool.reserved for known, pool in self.named.items() if known != name)
         return self.slots is not None and self.of(name).queue is None and others >= self.slots + self.surplus
 
     def check(self, name: str | None, project: str | None = None) -> None:
@@ -176,7 +176,7 @@ class Held:
 
     def until(self, priority: int) -> int:
         """Return the places without those of less urgent tasks that do not execute yet."""
-        return self.executing + sum(count for one, count in self.waiting.items() if one <= priority)
+        return self.executing + sum(count for level, count in self.waiting.items() if level <= priority)
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class Gate:
     def busy(self, priority: int = 5) -> int:
         """Return the places of the cluster that tasks of this urgency find taken. What Kueue holds back takes none."""
         pools = self.pools
-        return sum(one.executing if pools.of(n).queue else one.until(priority) for n, one in self.held.items())
+        return sum(holder.executing if pools.of(n).queue else holder.until(priority) for n, holder in self.held.items())
 
     def hold_s(self, *pools: str) -> dict[str, float]:
         """Return the expected seconds for which a task of each of these pools holds its place."""
@@ -258,8 +258,8 @@ class Gate:
         """
         most = {ticket.pool: self.pools.of(ticket.pool).max or math.inf for ticket in tickets}
         may = [ticket for ticket in tickets if self.holds(ticket.pool).all < most[ticket.pool]]
-        best = min((one.priority for one in may), default=0)
-        return {one.pool for one in may if one.priority == best}
+        best = min((ticket.priority for ticket in may), default=0)
+        return {ticket.pool for ticket in may if ticket.priority == best}
 
     def places(self, now: datetime) -> int | None:
         """Return the places of the cluster; ``None``: unknown, so none is refused."""
@@ -342,5 +342,5 @@ class _Room:
         if self._kept.get(ticket.pool):
             self._kept[ticket.pool] -= 1
             self._kept_in_all -= 1
-        for one in self._busy:
-            self._busy[one] += one >= ticket.priority
+        for level in self._busy:
+            self._busy[level] += level >= ticket.priority

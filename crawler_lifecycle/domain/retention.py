@@ -183,7 +183,7 @@ def marked_through(value: object) -> int:
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
     """Return the number up to which events of the run may have been removed; ``None``: none were removed."""
-    marks = [marked_through(one["value"]) for one in properties if one["name"] == PROPERTY_PRUNED]
+    marks = [marked_through(row["value"]) for row in properties if row["name"] == PROPERTY_PRUNED]
     return max(marks, default=None)
 
 

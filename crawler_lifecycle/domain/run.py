@@ -111,8 +111,8 @@ class Limits:
     """The time from the last request to end a task until the stop becomes a forced stop."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            check_number(f"limits.{one.name}", getattr(self, one.name))
+        for limit in fields(self):
+            check_number(f"limits.{limit.name}", getattr(self, limit.name))
 
 
 @dataclass(frozen=True, slots=True)

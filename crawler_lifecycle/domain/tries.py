@@ -30,12 +30,12 @@ class Try(NamedTuple):
 
 def counting(tries: Sequence[Try]) -> list[Try]:
     """Return those of these tries that count, by id. ``tries``: all of the run up to a moment, by id."""
-    later = {one.task_id: one for one in tries}
+    later = {attempt.task_id: attempt for attempt in tries}
     found: dict[int, Try] = {}
-    for one in reversed(tries):
-        after = later.get(one.superseded_by or 0)
+    for attempt in reversed(tries):
+        after = later.get(attempt.superseded_by or 0)
         if after is None or (after.resumed is not False and after.task_id in found):
-            found[one.task_id] = one
+            found[attempt.task_id] = attempt
     return [*found.values()][::-1]
 
 
@@ -43,7 +43,7 @@ def own_items(tries: Iterable[Try]) -> dict[int, int]:
     """Return how many items each try counted itself, by its id. ``tries``: all that count, by id."""
     sums = Counter[int]()
     own: dict[int, int] = {}
-    for one in tries:
-        own[one.task_id] = max(0, (one.items or 0) - sums[one.task_index])
-        sums[one.task_index] += own[one.task_id]
+    for attempt in tries:
+        own[attempt.task_id] = max(0, (attempt.items or 0) - sums[attempt.task_index])
+        sums[attempt.task_index] += own[attempt.task_id]
     return own

@@ -67,9 +67,9 @@ def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
 def of_json(tree: object) -> Any:
     """Decode a value that ``to_json`` encoded. Raises ``NoValue`` for any other document."""
     if isinstance(tree, list):
-        return [of_json(one) for one in tree]
+        return [of_json(branch) for branch in tree]
     if isinstance(tree, Mapping):
-        return _untagged({key: of_json(one) for key, one in tree.items()})
+        return _untagged({key: of_json(branch) for key, branch in tree.items()})
     return tree
 
 
@@ -155,18 +155,20 @@ class _Tree:
         self._open.add(id(value))
         found: Any
         if isinstance(value, Mapping):
-            found = {self._key(key, path): self.plain(one, (*path, key)) for key, one in value.items()}
+            found = {self._key(key, path): self.plain(inner, (*path, key)) for key, inner in value.items()}
             if len(found) == 1 and next(iter(found)).startswith("$"):
-                found = {f"${key}": one for key, one in found.items()}
+                found = {f"${key}": inner for key, inner in found.items()}
         else:
-            found = [self.plain(one, (*path, number)) for number, one in enumerate(value)]
+            found = [self.plain(inner, (*path, number)) for number, inner in enumerate(value)]
         self._open.discard(id(value))
         return found
 
     def _tagged(self, value: object, path: tuple[str | int, ...]) -> dict[str, object]:
-        kind = next((one for one in _TO_TEXT if isinstance(value, one)), None)
+        kind = next((kind for kind in _TO_TEXT if isinstance(value, kind)), None)
         if kind is None:
-            cure = next((cure for one, cure in _CURES.items() if isinstance(value, one)), "give a dictionary or a text")
+            cure = next(
+                (cure for kind, cure in _CURES.items() if isinstance(value, kind)), "give a dictionary or a text"
+            )
             name = type(value).__name__
             raise self._no(path, f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {cure}")
         if isinstance(value, Decimal) and not value.is_finite():

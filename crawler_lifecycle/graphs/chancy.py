@@ -251,8 +251,8 @@ class Workflow:
 
     def add_group(self, jobs: abc.Sequence[tuple[Any, Any]], dependencies: abc.Sequence[str] | None = None) -> Self:
         """Add several steps with the same dependencies."""
-        for step_id, one in jobs:
-            self.add(step_id, one, dependencies)
+        for step_id, new_job in jobs:
+            self.add(step_id, new_job, dependencies)
         return self
 
     def __iadd__(self, step: WorkflowStep) -> Self:
@@ -310,7 +310,7 @@ class Workflow:
         After a step has failed permanently, no other step starts. Raises ``InvalidRequest``.
         """
         found = AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
-        for step in (one for one in self.steps.values() if one.step_id not in there):
+        for step in (step for step in self.steps.values() if step.step_id not in there):
             found.add(step.step_id, _new_job(step.job), step.dependencies)
         return found.spec()
 
@@ -331,8 +331,8 @@ class Sequence:
     def push(self, chancy: Chancy) -> Any:
         """Start the sequence as a workflow and return its id."""
         workflow = Workflow(self.name, id=self.id)
-        for n, one in enumerate(self.jobs):
-            workflow.add(f"step_{n}", one, [f"step_{n - 1}"] if n else [])
+        for n, new_job in enumerate(self.jobs):
+            workflow.add(f"step_{n}", new_job, [f"step_{n - 1}"] if n else [])
         return WorkflowPlugin.push(chancy, workflow)
 
 
@@ -440,10 +440,10 @@ class WorkflowPlugin:
         wanted = {str(getattr(state, "value", state)) for state in states or Workflow.State}
         if ids is not None and not ids:
             return []
-        ours = {one for state in wanted for one in _GRAPH_STATES[state]}
+        ours = {word for state in wanted for word in _GRAPH_STATES[state]}
         rows = current().find(states=ours, keys=ids or (), limit=10 * limit)
         found = (one for row in rows if (one := _workflow(row)).state.value in wanted)
-        return [one for _, one in zip(range(limit), found, strict=False)]
+        return [row for _, row in zip(range(limit), found, strict=False)]
 
     @staticmethod
     @asked
@@ -517,20 +517,20 @@ def _workflow(row: Document) -> Workflow:
     inside: dict[str, list[str]] = {path: [] for path in ("", *rows)}
     for path in rows:
         inside[path.rpartition("/")[0]].append(path)
-    attached = {path: inside[path] for path, one in rows.items() if one["kind"] not in CONTAINING}
+    attached = {path: inside[path] for path, entry in rows.items() if entry["kind"] not in CONTAINING}
     awaited: dict[str, list[str]] = {"": []}  # step -> what the steps in it wait for
-    for path, one in rows.items():
+    for path, entry in rows.items():
         level, slash, _ = path.rpartition("/")
-        named = [level + slash + dep.rpartition("/")[2] for dep in one["deps"]]
-        is_graph = one["kind"] in CONTAINING
+        named = [level + slash + dep.rpartition("/")[2] for dep in entry["deps"]]
+        is_graph = entry["kind"] in CONTAINING
         deps = [dep for name in named if name in rows for dep in (name, *attached.get(name, ()))] or awaited[level]
         awaited[path] = deps if is_graph else [path]
         deps = (is_graph and inside[path]) or deps
-        state = one["state"]
-        begun = bool(one["attempt"])
+        state = entry["state"]
+        begun = bool(entry["attempt"])
         theirs = _STEP_STATES.get(state, StepState.FAILED if begun else None)
         job_id = f"{row['id']}/{path}" if begun else None
-        found.steps[path] = WorkflowStep(NewJob(one["kind"], one["job"]), path, list(deps), theirs, job_id)
+        found.steps[path] = WorkflowStep(NewJob(entry["kind"], entry["job"]), path, list(deps), theirs, job_id)
     return found
 
 

@@ -116,7 +116,7 @@ class Gateway:
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         pages = self._about(key, "steps", paths)
         wanted = _wanted(paths)
-        return [one for page in pages for one in page["steps"] if wanted(one["path"])]
+        return [step for page in pages for step in page["steps"] if wanted(step["path"])]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         pages = self._about(key, "results", paths)
@@ -216,7 +216,7 @@ class Gateway:
     def _answer(
         self, method: str, path: str, data: bytes | None, headers: Document, /, **params: Any
     ) -> httpx.Response:
-        query = {name: one for name, one in params.items() if one not in (None, [])}
+        query = {name: value for name, value in params.items() if value not in (None, [])}
         for pause in (*PAUSES_S, None):
             try:
                 answer = self._http.request(method, self.url + path, params=query, content=data, headers=headers)

@@ -77,7 +77,7 @@ class Job:
             meta=meta | {"snoozed": found.get("snoozed", 0)},
             worker=what.get("call") or what.get("crawler") or what.get("plan"),
             deps=[dep.rpartition("/")[2] for dep in found.get("deps", ())],
-            errors=[{**one, "at": time_of(one.get("at"))} for one in found.get("errors", ())],
+            errors=[{**error, "at": time_of(error.get("at"))} for error in found.get("errors", ())],
             **same,
             **times,
         )
@@ -147,11 +147,11 @@ class Job:
         found = current().crawls(self.graph, paths if step else [self.path])
         if not found:
             raise refusal("step", step or self.path, "name a step that crawls, or a graph with such steps")
-        for one in found:
-            if one["state"] != "completed" and not partial:
-                how = f"{one['state']} ({one['outcome']})" if one["outcome"] else one["state"]
-                raise refusal("step", one["path"], f"it is {how}; use partial=True to read it")
-        return [one["run_id"] for one in found if one["run_id"] is not None]
+        for error in found:
+            if error["state"] != "completed" and not partial:
+                how = f"{error['state']} ({error['outcome']})" if error["outcome"] else error["state"]
+                raise refusal("step", error["path"], f"it is {how}; use partial=True to read it")
+        return [error["run_id"] for error in found if error["run_id"] is not None]
 
 
 _AS_IT_IS = ("path", "kind", "state", "attempt", "max_attempts", "outcome", "reason", "ending", "run_id")

@@ -26,7 +26,7 @@ JOB_OPTIONS = ("timeout_s", "max_attempts", "backoff_s", "priority", "not_before
 STEP_PRIORITY = {run: 2 * (run - 1) for run in range(1, 6)}
 #: Fields of a run that the graph itself sets.
 _OF_THE_GRAPH = ("run_id", "rerun", "request_id", "parent")
-_RUN_FIELDS = {one.name for one in fields(RunRequest)} - {"crawler", "args", *_OF_THE_GRAPH}
+_RUN_FIELDS = {field.name for field in fields(RunRequest)} - {"crawler", "args", *_OF_THE_GRAPH}
 
 C = TypeVar("C", bound=type)
 
@@ -71,9 +71,11 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
         if isinstance(built.get(one), Mapping):
             built[one] = _made(one, kind, built[one])
     if isinstance(built.get("tasks"), Sequence):
-        built["tasks"] = [_made("tasks", ChildTask, one) if isinstance(one, Mapping) else one for one in built["tasks"]]
+        built["tasks"] = [
+            _made("tasks", ChildTask, task) if isinstance(task, Mapping) else task for task in built["tasks"]
+        ]
     checked = RunRequest(crawler=name, **built)
-    job = {"crawler": name} | {one: _plain(getattr(checked, one)) for one in given}
+    job = {"crawler": name} | {field: _plain(getattr(checked, field)) for field in given}
     options = {"priority": STEP_PRIORITY[checked.priority]} if "priority" in given else {}
     return NewJob(StepKind.CRAWL, job, options)
 
@@ -99,7 +101,7 @@ def manager(
     job = {
         "plan": plan if isinstance(plan, str) else importable_name(plan),
         "options": {"argv": [str(word) for word in argv]},
-        **{one: value for one, value in words.items() if value},
+        **{word: value for word, value in words.items() if value},
     }
     return NewJob(StepKind.MANAGER, job)
 
@@ -236,9 +238,9 @@ def amount(name: str, value: Any) -> str:
 
 def _alternatives(value: Any) -> tuple[dict[str, str], ...]:
     several = [value] if isinstance(value, Mapping) else value
-    if not isinstance(several, Sequence) or not all(isinstance(one, Mapping) for one in several):
+    if not isinstance(several, Sequence) or not all(isinstance(job, Mapping) for job in several):
         raise refusal("resources", value, 'give amounts by name, such as {"browser": 1}, or a list of alternatives')
-    return tuple({str(name): amount(name, one[name]) for name in one} for one in several)
+    return tuple({str(name): amount(name, job[name]) for name in job} for job in several)
 
 
 def _texts(args: Mapping[str, Any]) -> dict[str, str]:
@@ -249,17 +251,17 @@ def _made(name: str, kind: type, given: Mapping[str, Any]) -> Any:
     try:
         return kind(**given)
     except TypeError:
-        raise refusal(name, given, f"give only {', '.join(one.name for one in fields(kind))}") from None
+        raise refusal(name, given, f"give only {', '.join(field.name for field in fields(kind))}") from None
 
 
 def _plain(value: Any) -> Any:
     """Return a field of a request as JSON, without values that equal their defaults."""
     if is_dataclass(value):
-        default = {one.name: one.default for one in fields(value)}
+        default = {field.name: field.default for field in fields(value)}
         found = {name: _plain(getattr(value, name)) for name in default}
-        return {name: one for name, one in found.items() if one != default[name]}
+        return {name: inner for name, inner in found.items() if inner != default[name]}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return dict(value) if isinstance(value, Mapping) else value

@@ -104,7 +104,7 @@ def nested(given: Mapping[str, Any], below: str) -> Any:
             continue
         *above, name = path.removeprefix(prefix).split("/")
         level = found
-        for one in above:
-            level = level.setdefault(one, {})
+        for parent in above:
+            level = level.setdefault(parent, {})
         level[name] = {} if path in holding else value
     return found or None

@@ -39,7 +39,7 @@ class BaseTask:
         retries: int = 1,
         **unknown: Any,
     ) -> None:
-        for name in (one for one, value in unknown.items() if value):
+        for name in (option for option, value in unknown.items() if value):
             raise refusal(f"task {task_id!r}: {name}", unknown[name], _INSTEAD.get(name, "no parameter has this name"))
         if not task_id or task_id == "retry" or "." in task_id:
             raise refusal("task_id", task_id, 'give a text without a dot, and not "retry"')
@@ -180,8 +180,8 @@ class GraphManager:
         tags = [*self.args.children_tag, f"FLOW_ID={self.flow_id}", f"PARENT_NAME={self.name}"]
         found = AnyOrder(self.name, id=f"{self.name}.{self.flow_id}", max_parallel=self.args.max_running_jobs)
         for task in chosen.values():
-            deps = [one for one in before.get(task.task_id, ()) if one in chosen]
-            deps += [self._after(found, one) for one in task.waits_for if one.task_id in chosen]
+            deps = [job for job in before.get(task.task_id, ()) if job in chosen]
+            deps += [self._after(found, name) for name in task.waits_for if name.task_id in chosen]
             self._add(found, task, deps, tags)
         return found
 

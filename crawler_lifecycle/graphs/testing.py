@@ -146,9 +146,9 @@ class Memory(HeldFiles):
         return None if graph is None else status_document(graph.name, graph.rows)
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
-        chosen = [one for key, one in self._graphs.items() if not keys or key in keys]
-        found = [one for one in chosen if not states or one.state() in states]
-        return [one.document() for one in reversed(found[-limit:])]
+        chosen = [graph for key, graph in self._graphs.items() if not keys or key in keys]
+        found = [graph for graph in chosen if not states or graph.state() in states]
+        return [graph.document() for graph in reversed(found[-limit:])]
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         graph = self._graphs.get(key)
@@ -164,7 +164,7 @@ class Memory(HeldFiles):
         if graph is None:
             return None
         jobs = {row.path: row.job for row in graph.rows}
-        levels = [graph.context, *(jobs.get(one, {}).get("context", {}) for one in with_above(path) if path)]
+        levels = [graph.context, *(jobs.get(parent, {}).get("context", {}) for parent in with_above(path) if path)]
         return of_json({name: value for level in levels for name, value in level.items()}) or None
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:

@@ -145,7 +145,7 @@ class Workflow:
         self.ignore_cancelled = ignore_cancelled
         self.ignore_discarded = ignore_discarded
         self.tags = list(tags)
-        amounts = {one: amount(one, value) for one, value in (pools or {}).items()}
+        amounts = {pool: amount(pool, value) for pool, value in (pools or {}).items()}
         self._options = GraphOptions(check_deps, fail_fast, max_parallel, amounts)
         self._context: dict[str, Any] | None = None
         self._steps: dict[str, _Step] = {}
@@ -203,7 +203,7 @@ class Workflow:
             if not isinstance(what, tuple):
                 return self._add(name, function(what, "cascade"), deps, options)
             items, called = what
-            own = {one: options.pop(one) for one in _OF_THE_GROUP if one in options}
+            own = {option: options.pop(option) for option in _OF_THE_GROUP if option in options}
             first = function(called, "item").having(**options)
             named = items.items() if isinstance(items, Mapping) else enumerate(items)
             each = [
@@ -281,14 +281,14 @@ class Workflow:
                 raise InvalidRequest("a step with this name exists; choose another name, or give replace=True")
             if name in named:
                 raise InvalidRequest("it depends on itself; remove this dependency")
-            unknown = next((one for one in named if one not in self._steps), None)
+            unknown = next((name for name in named if name not in self._steps), None)
             if unknown is not None and self._options.check_deps and not self._any_order:
                 cure = "add it first, or build with Workflow(check_deps=False) and append it later"
                 raise InvalidRequest(f"deps: there is no step {shown(unknown)}; {cure}")
             own = {"graft": graft, "max_parallel": options.pop("max_parallel", None)}
-            for one in ("ignore_cancelled", "ignore_discarded"):
-                given = options.pop(one, None)
-                own[one] = getattr(self, one) if given is None else bool(given)
+            for option in ("ignore_cancelled", "ignore_discarded"):
+                given = options.pop(option, None)
+                own[option] = getattr(self, option) if given is None else bool(given)
             if sub is not None:
                 own["max_parallel"] = own["max_parallel"] or sub._options.max_parallel
             self._steps[name] = _Step(StepSpec(name, job.kind, job.job, named, **own, **step_options(options)), sub)
@@ -554,7 +554,7 @@ def _names(deps: Names, dependencies: Names) -> tuple[str, ...]:
     if isinstance(given, str):
         return (given,)
     found = tuple(dict.fromkeys(given))
-    if not all(isinstance(one, str) for one in found):
+    if not all(isinstance(step, str) for step in found):
         raise refusal("deps", found, "give names of steps: a text, or a list of texts")
     return found
 
@@ -577,7 +577,7 @@ def _graph(steps: Iterable[StepSpec]) -> Graph:
 def _status(key: str, found: Document) -> Status:
     started = time_of(found.get("started_at"))
     stopped = time_of(found.get("stopped_at"))
-    subs = {name: _status(key, one) for name, one in found.get("subs", {}).items()}
+    subs = {name: _status(key, inner) for name, inner in found.get("subs", {}).items()}
     took = stopped - started if started and stopped else None
     name = found.get("name")
     state = found["state"]

@@ -87,7 +87,7 @@ class Driver:
     def failed_outcomes(self) -> list[str]:
         """Outcomes that are failures for this object. Raises ``ClassError``."""
         given = getattr(self.script, "failed_outcomes", [])
-        if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in given):
+        if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(job, str) for job in given):
             raise ClassError(f"failed_outcomes: {given!r:.80} is not allowed; give a list of texts")
         return sorted(given)
 

@@ -44,13 +44,13 @@ def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[st
     first.add_argument("--program", "-g")
     first.add_argument("--program-variables", "-v", default="")
     try:
-        chosen, rest = first.parse_known_args([one for one in given if one not in ("-h", "--help")])
+        chosen, rest = first.parse_known_args([text for text in given if text not in ("-h", "--help")])
     except ClassError:
         return parser.parse_args(given)
     if chosen.program is None:
         return parser.parse_args(given)
     if chosen.program not in programs:
-        known = "; ".join(f"{name}: {one.get('description', '')}" for name, one in programs.items()) or "none"
+        known = "; ".join(f"{name}: {program.get('description', '')}" for name, program in programs.items()) or "none"
         parser.error(f"--program {chosen.program} is not defined; use one of these programs: {known}")
     values = _variables(parser, chosen.program_variables)
     line = programs[chosen.program]["command_line"]

@@ -274,13 +274,13 @@ class Simulation(HeldFiles):
         facts were read.
         """
         picked = self._rows([pick.item_id for pick in decision.picked if pick.item_id > 0], *_WAITING)
-        hooked = self._rows([one.item_id for one in decision.hooked], JobState.STARTED)
+        hooked = self._rows([hooked.item_id for hooked in decision.hooked], JobState.STARTED)
         delayed = self._rows(decision.delayed, JobState.BUFFERED)
         numbers = new_numbers(decision, self.row.next_seq, {item_id: row.seq for item_id, row in picked.items()})
         for row in hooked.values():
             row.state = JobState.ENDED
             self.hook_errors += row.tries >= TRIES
-        for failed in [one for one in decision.failed if not one.later]:
+        for failed in [failed for failed in decision.failed if not failed.later]:
             self.rows[failed.item_id - 1].tries += 1
         for added in decision.added:
             more = {name: getattr(added, name) for name in ("unique", "seq", "retry", "retry_of", "not_before")}
@@ -428,10 +428,10 @@ class Simulation(HeldFiles):
         return self._identities.intersection(identities)
 
     def job(self, key: str) -> dict[str, Any] | None:
-        return next((dict(one) for one in [*map(self.job_dict, self.rows), *self.others] if one["key"] == key), None)
+        return next((dict(job) for job in [*map(self.job_dict, self.rows), *self.others] if job["key"] == key), None)
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
-        jobs = [one for one in map(self.job_dict, self.rows) if one["key"] and one["state"] in query.states]
+        jobs = [job for job in map(self.job_dict, self.rows) if job["key"] and job["state"] in query.states]
         jobs += [dict(other) for other in self.others if query.all_flows and other["state"] in query.states]
         if query.spider is not None:
             jobs = [job for job in jobs if job["spider"] == query.spider]

@@ -93,7 +93,7 @@ class Figures:
                 if not isinstance(value, Mapping):
                     value = dict.fromkeys(about.words, value) if about.words else {"": value}
                 for word in about.words or [""]:
-                    labels = [one for one in (word, project) if one]
+                    labels = [text for text in (word, project) if text]
                     (gauge.labels(*labels) if labels else gauge).set(value.get(word, 0))
 
         def renew(projects: Iterable[str]) -> None:

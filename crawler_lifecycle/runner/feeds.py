@@ -73,7 +73,7 @@ class Feeds:
             folder = Held(self._folder)
             declared = folder.read(DECLARED, DECLARED_MAX)
             names = [f"/{DECLARED}"] if declared else []
-            named = [one.name for one in declared_in(declared or b"") if one.name]
+            named = [entry.name for entry in declared_in(declared or b"") if entry.name]
             begins = tuple("/" + re.split(r"[*?[]", name)[0] for name in named)
             depth = DECLARED_DEPTH_MAX if begins else DEPTH_MAX
             names += islice(_files(folder, "/", depth, begins), FILES_MAX)
@@ -171,7 +171,7 @@ class _Feed:
                 break
             self.read_items += len(items)
             if self._feed.key:
-                items = [one for one in items if self._keys.is_first(self._feed, self.skipped, one)]
+                items = [item for item in items if self._keys.is_first(self._feed, self.skipped, item)]
             left = max(0, ALL_MAX - self.items)
             after = self.items + left + 1
             for item in chain(items[:left], items[left + -after % EACH :: EACH]):
@@ -224,4 +224,4 @@ def _is_searched(below: str, begins: tuple[str, ...]) -> bool:
     """Return whether there may be feeds in this folder."""
     if not begins:
         return not below.endswith("/pages/")
-    return below.startswith(begins) or any(one.startswith(below) for one in begins)
+    return below.startswith(begins) or any(begin.startswith(below) for begin in begins)

@@ -134,9 +134,9 @@ def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
 
 
 def _of_task(paths: list[str], said: list[Feed]) -> list[Feed]:
-    named = [one for one in said if one.name]
+    named = [feed for feed in said if feed.name]
     if named:
-        found = [one._replace(name=path) for path in paths for one in named if fnmatchcase(path, one.name)]
+        found = [feed._replace(name=path) for path in paths for feed in named if fnmatchcase(path, feed.name)]
     else:
         usual = said[0] if said else Feed("")
         near = [path for path in paths if path.count("/") < DEPTH_MAX]

@@ -667,7 +667,7 @@ class _Csv:
         self._size = self._cells = 0
         row = self._alone(lines[0])
         if reason:
-            ended = lines[-1].endswith(("\n", "\r")) or len(lines) > _MANY or not any(one[:1] == '"' for one in row)
+            ended = lines[-1].endswith(("\n", "\r")) or len(lines) > _MANY or not any(cell[:1] == '"' for cell in row)
             if not ended or not all(map(self._fits, (lines[:-1] or lines)[:_MANY])):
                 self._note(reason, "a quotation mark without its end")
                 return None
@@ -790,9 +790,9 @@ def _xml_value(element: Any) -> Any:
     if not len(element):
         text = element.text or ""
         return "" if text.isspace() and "\n" in text else text  # the indentation in an empty list
-    if all(one.tag == "value" for one in element):
-        return [_xml_value(one) for one in element]
-    return {one.tag: _xml_value(one) for one in element}
+    if all(child.tag == "value" for child in element):
+        return [_xml_value(child) for child in element]
+    return {child.tag: _xml_value(child) for child in element}
 
 
 def _mended(text: str) -> str:

@@ -75,7 +75,7 @@ class Runner:
         self._reported: contract.Json = {}
         """The last valid stats of the crawler itself."""
         self._feeds: Feeds | None = None
-        self._by_key = any(one.key for one in declared_in(terms.items.encode()))
+        self._by_key = any(declared.key for declared in declared_in(terms.items.encode()))
         """Items with the same key count once. So the runner counts them in the feeds, whatever the crawler says."""
         self._keys = KeptKeys(terms.state_dir) if self._by_key and terms.state_dir else None
         if terms.files_dir and terms.items != "off":

@@ -86,7 +86,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     def list_crawlers() -> CrawlerList:
         """List the crawlers of the catalogue, without the values of their variables."""
         # People do put passwords into variables, so the values are not sent.
-        listed = [asdict(one) | {"env": dict.fromkeys(one.env, "…")} for one in catalogue.all()]
+        listed = [asdict(crawler) | {"env": dict.fromkeys(crawler.env, "…")} for crawler in catalogue.all()]
         return CrawlerList(crawlers=listed, problem=catalogue.problem)
 
     @app.get("/healthz")

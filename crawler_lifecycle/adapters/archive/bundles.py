@@ -194,7 +194,7 @@ class BundlesPlace:
     def runs(self) -> set[str]:
         """Return the names directly below the prefix. They are names of runs if only our tasks write here."""
         pages = self.bucket.pages("listing runs", Prefix=self.bucket.prefix, Delimiter="/")
-        below = (one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ()))
+        below = (prefix["Prefix"] for page in pages for prefix in page.get("CommonPrefixes", ()))
         return {key.removeprefix(self.bucket.prefix).rstrip("/") for key in below}
 
     def put_aside(self, run: RunRef) -> None:

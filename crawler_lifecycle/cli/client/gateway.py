@@ -203,14 +203,15 @@ class Gateway:
             found += page.pop(path.rpartition("/")[2], [])
             token = page.pop("next_page_token", None)
             if last is not None:
-                last |= {name: one for name, one in page.items() if one is not None}  # the first page has the total
+                # Only the first page has the total.
+                last |= {name: value for name, value in page.items() if value is not None}
             if not token or (limit is not None and len(found) >= limit):
                 return found[:limit]
             params["page_token"] = token
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Document:
         """Send a POST request without fields that are ``None``. A second call with the same ``key`` does nothing."""
-        options = {} if body is None else {"json": {name: one for name, one in body.items() if one is not None}}
+        options = {} if body is None else {"json": {name: value for name, value in body.items() if value is not None}}
         return self._send("POST", path, headers={"Idempotency-Key": key} if key else {}, **options)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Document:

@@ -133,5 +133,5 @@ def _shown(variable: str, value: object, redactor: redaction.Redactor) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return json.dumps([redactor.text(str(one)) for one in value], ensure_ascii=False)
+        return json.dumps([redactor.text(str(part)) for part in value], ensure_ascii=False)
     return redactor.text(str(value)) or '""'

@@ -298,7 +298,7 @@ class Trial:
     def _files(self, run: int) -> Line:
         export: Document = {}
         for found in Polling(timeout_s=_EXPORT_S).answers(lambda: self._gateway.run(run), answered=True):
-            export = next((one for one in found["exports"] if one["attempt"] == found["attempt"]), {})
+            export = next((export for export in found["exports"] if export["attempt"] == found["attempt"]), {})
             if export.get("status") in ("exported", "empty"):
                 break
         if export.get("status") == "exported":

@@ -163,7 +163,7 @@ def _show(run: Document, attempt: int | None) -> int:
 
     document = {"run_id": run_id, "exports": exports, "deliveries": deliveries}
     emit(document, names=[export.get("url") for export in exports if export.get("url")], table=table)
-    if any(one.get("status") == "failed" for one in (*exports, *deliveries)):
+    if any(row.get("status") == "failed" for row in (*exports, *deliveries)):
         say(f"next: crawlctl export {run_id} --resend")
     elif any(export.get("url") for export in exports):
         say(f"next: crawlctl export {run_id} --download .")

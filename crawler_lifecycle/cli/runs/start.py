@@ -180,9 +180,9 @@ def _check_numbers(request: Mapping[str, Any]) -> None:
     given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
     given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}
     for name, value in given.items():
-        for one in value if isinstance(value, list) else [value]:
-            if one is not None and not LIMITS[name].holds(one):
-                raise WrongUsage(f"{name}: {one} is not allowed", LIMITS[name].cure_text())
+        for entry in value if isinstance(value, list) else [value]:
+            if entry is not None and not LIMITS[name].holds(entry):
+                raise WrongUsage(f"{name}: {entry} is not allowed", LIMITS[name].cure_text())
 
 
 def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | None:

@@ -93,7 +93,7 @@ def add(
         for first in range(0, len(args), PAGE):
             page = args[first : first + PAGE]
             try:
-                body = {"tasks": [{"args": one} for one in page]}
+                body = {"tasks": [{"args": row} for row in page]}
                 answer = gateway.post(f"/v1/runs/{run}/tasks", body, f"{stem}-{first // PAGE}")
             except CommandFailed as failure:
                 raise _stopped(failure, first, len(args)) from None

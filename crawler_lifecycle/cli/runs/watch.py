@@ -143,7 +143,7 @@ def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | Non
     def ask() -> Sequence[Document]:
         rows = gateway.runs(limit=limit, **filters)
         present = [row.get("run_id") for row in rows]
-        left = [_left(gateway, one) for one in last if one not in present and one not in gone]
+        left = [_left(gateway, line) for line in last if line not in present and line not in gone]
         gone.update({run["run_id"]: run for run in left if run and run.get("status") in TERMINAL})
         for run_id in gone.keys() & set(present):
             del gone[run_id]

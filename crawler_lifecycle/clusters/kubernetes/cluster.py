@@ -112,18 +112,18 @@ class KubernetesCluster:
     def _prove_missing(self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace) -> list[TaskObjects]:
         """Read the Jobs that the lists lack by name, and check that missing tasks were created in this namespace."""
         found = _ask(self._api, run.run_id, listed, self._threads)
-        gone = namespace.gone_for_good([one.task.place for one in found if not one.seen])
-        return [one._replace(namespace_gone=one.task.place in gone) for one in found] if gone else found
+        gone = namespace.gone_for_good([objects.task.place for objects in found if not objects.seen])
+        return [objects._replace(namespace_gone=objects.task.place in gone) for objects in found] if gone else found
 
     def _read(self, run: RunRef, found: list[TaskObjects], now: datetime) -> list[Observation]:
         """Read each task's objects, and the events of tasks that wait for a reason that the objects do not contain."""
         events = read_events(self._api, found, now)
         read_at = self._clock()
         seen = []
-        for number, one in enumerate(found):
-            seen.append(_read_one(run, one, events, now, read_at))
+        for number, objects in enumerate(found):
+            seen.append(_read_one(run, objects, events, now, read_at))
             if seen[-1].phase is Phase.ENDED:  # nothing asks its pods any more, and their summaries take memory
-                found[number] = TaskObjects(one.task, one.job, [], one.namespace_gone)
+                found[number] = TaskObjects(objects.task, objects.job, [], objects.namespace_gone)
         return seen
 
     def _explain(
@@ -131,7 +131,9 @@ class KubernetesCluster:
     ) -> list[Observation]:
         """Add facts that the objects do not contain: the state of the namespace, and the crawlers' counters so far."""
         seen = with_namespace(namespace, found, seen)
-        executing = {one.index: number for number, one in enumerate(seen) if one.phase is Phase.EXECUTING}
+        executing = {
+            observation.index: number for number, observation in enumerate(seen) if observation.phase is Phase.EXECUTING
+        }
         pods = {
             index: pod for index, number in executing.items() if (pod := deciding_pod(found[number].pods)) is not None
         }
@@ -200,7 +202,7 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
             raise ApiError(f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it")
         return job
 
-    missing = {one.task.uid: one for one in listed if one.task.uid is not None and not one.has_job}
+    missing = {objects.task.uid: objects for objects in listed if objects.task.uid is not None and not objects.has_job}
     if not missing:
         return list(listed)
     jobs: list[Job | None] = []
@@ -208,10 +210,10 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
         jobs += threads.map(by_name, list(missing.values())[begin : begin + PAGE])
     pods = pods_of_jobs(api, list(missing))
     asked = {
-        uid: one._replace(job=job, pods=pods.get(uid, []))
-        for (uid, one), job in zip(missing.items(), jobs, strict=True)
+        uid: objects._replace(job=job, pods=pods.get(uid, []))
+        for (uid, objects), job in zip(missing.items(), jobs, strict=True)
     }
-    return [asked.get(one.task.uid or "", one) for one in listed]
+    return [asked.get(objects.task.uid or "", objects) for objects in listed]
 
 
 def _judge(missing: TaskObjects, now: datetime) -> Observation:
@@ -229,7 +231,7 @@ def _second_look_s(found: Sequence[TaskObjects], seen: Sequence[Observation], no
     """Return the seconds until a second look can prove that a task is gone; ``None`` when no task is missing."""
     missed = [
         not_ahead(its.task.missed_at, now) or now
-        for its, one in zip(found, seen, strict=True)
-        if one.phase is Phase.ABSENT and its.task.uid is not None
+        for its, observation in zip(found, seen, strict=True)
+        if observation.phase is Phase.ABSENT and its.task.uid is not None
     ]
     return max(1.0, PROOF_S - (now - min(missed)).total_seconds() + 0.1) if missed else None

@@ -176,8 +176,12 @@ class LocalCluster:
         A crawler may forge an end in its files, so an end counts only without a living process. All processes are read
         once for all tasks, after the ends: a process that lives then cannot have ended before.
         """
-        folders = {n: TaskFolder(self._state, run, tasks[n]) for n, one in enumerate(seen) if one.phase is Phase.ENDED}
-        alive = still_alive({str(one.path): one.marks() for one in folders.values()}) if folders else ()
+        folders = {
+            n: TaskFolder(self._state, run, tasks[n])
+            for n, observation in enumerate(seen)
+            if observation.phase is Phase.ENDED
+        }
+        alive = still_alive({str(folder.path): folder.marks() for folder in folders.values()}) if folders else ()
         for n, folder in folders.items():
             if str(folder.path) in alive:
                 seen[n] = self._observe(run, tasks[n], now, doubted=True)
@@ -353,8 +357,8 @@ class LocalCluster:
         """Observe the task, and kill its supervisor if it still lives long after the end, because it keeps a slot."""
         seen = self._observe(run, task, now)
         if seen.phase is Phase.ENDED and not 0 <= (now - (seen.changed_at or now)).total_seconds() <= HANGING_SECONDS:
-            for one in TaskFolder(self._state, run, task).named()[0]:
-                one.send(signal.SIGKILL)
+            for path in TaskFolder(self._state, run, task).named()[0]:
+                path.send(signal.SIGKILL)
         return seen
 
 

@@ -116,14 +116,14 @@ def start(
         raise WrongUsage("give either module:function or --file", cure)
     found = _built(build, words) if build is not None else _document(str(file), content_of(file or Path()))
     given = {"id": id, "name": name, "tags": tag}
-    found |= {field: one for field, one in given.items() if one}
+    found |= {field: value for field, value in given.items() if value}
     spec, pages, whose = _checked(found)
     if dry_run:
         emit(found, names=[found.get("id")], table=lambda: print(as_json(found)))
         return Exit.DONE
     body = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
     body |= {"options": asdict(spec.options), "pages": len(pages), "fingerprint": whose, "requested_by": by or user()}
-    body |= {field: one for field, one in {"parent": parent, "project": project}.items() if one}
+    body |= {field: value for field, value in {"parent": parent, "project": project}.items() if value}
     with current().gateway() as gateway:
         started = gateway.send_graph(body, pages)
         key = started["id"]
@@ -163,7 +163,7 @@ def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
 
     options: Any = found.get("options") or {}
     try:
-        steps = [step_from_json(one) for one in found["steps"]]
+        steps = [step_from_json(step) for step in found["steps"]]
         spec = GraphSpec(steps, GraphOptions(**options), found.get("context") or {})
         check(spec)
         return spec, encode_pages(spec), fingerprint(spec)
@@ -276,7 +276,7 @@ def _step_facts(row: Document) -> list[tuple[str, Cell]]:
         ("started", At(row.get("started_at"))),
         ("ended", At(row.get("ended_at"))),
         ("result", f"{row['result_bytes']:,} bytes" if row.get("result_bytes") is not None else None),
-        *(("error", f"attempt {one.get('attempt')}: {one.get('error')}") for one in row.get("errors") or ()),
+        *(("error", f"attempt {error.get('attempt')}: {error.get('error')}") for error in row.get("errors") or ()),
     ]
     return [(name, value) for name, value in lines if value not in (None, "", At(None))]
 

@@ -180,8 +180,8 @@ def _check_bounds(value: object, name: str) -> None:
     if isinstance(value, list):
         if len(value) > (most := ENTRIES_MAX.get(name, 10_000)):
             raise InvalidRequest(f"{name}: {len(value)} are too many; give at most {most}")
-        for one in value:
-            _check_bounds(one, name)
+        for inner in value:
+            _check_bounds(inner, name)
     elif is_dataclass(value) and not isinstance(value, Job):
         for field in fields(value):
             _check_bounds(getattr(value, field.name), field.name)

@@ -33,7 +33,7 @@ def document(workflow: Workflow) -> dict[str, Any]:
     """
     spec = workflow.spec()
     about = {"id": workflow.id, "name": workflow.name, "tags": workflow.tags, "context": dict(spec.context)}
-    found = {name: one for name, one in about.items() if one}
+    found = {name: value for name, value in about.items() if value}
     return found | {"options": asdict(spec.options), "steps": [step_to_json(step) for step in spec.steps]}
 
 

@@ -73,10 +73,10 @@ class HostPlatform(AskedFiles):
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = self._pipes.ask("waiting_jobs", state=state, after_id=after_id, limit=limit)
-        return [wire.restored(Waiting, one) for one in found]
+        return [wire.restored(Waiting, row) for row in found]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        return [wire.restored(Live, one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
+        return [wire.restored(Live, row) for row in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         return set(self._pipes.ask("known_identities", identities=list(identities)))
@@ -192,9 +192,11 @@ class Host:
 def _shared() -> list[object]:
     """Return the state of the process that a function may change for all later calls."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    timers = [signal.getitimer(one)[0] > 0 for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
-    handlers = [signal.getsignal(one) for one in signal.valid_signals()]
-    limits = [resource.getrlimit(one) for name, one in vars(resource).items() if name.startswith("RLIMIT_")]
+    timers = [
+        signal.getitimer(timer)[0] > 0 for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    ]
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    limits = [resource.getrlimit(value) for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
     return [threading.active_count(), sys.getrecursionlimit(), dict(os.environ), blocked, timers, handlers, limits]
 
 

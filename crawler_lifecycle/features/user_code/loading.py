@@ -58,11 +58,11 @@ def find(module_name: str) -> Described:
     classes = [var for var in vars(there).values() if _is_plan(var) and var.__module__ == there.__name__]
     plans = [_described(f"{module_name}:{fromkey.__name__}", fromkey) for fromkey in dict.fromkeys(classes)]
     digest = _digest(files)
-    for name, one in list(vars(there).items()):
+    for name, value in list(vars(there).items()):
         plan = f"{module_name}:{name}"
-        own = inspect.isfunction(one) and plan == f"{one.__module__}:{one.__qualname__}"
-        if own and len(plan) <= NAME_MAX and _builds(one):
-            plans.append(_graph(plan, one, digest))
+        own = inspect.isfunction(value) and plan == f"{value.__module__}:{value.__qualname__}"
+        if own and len(plan) <= NAME_MAX and _builds(value):
+            plans.append(_graph(plan, value, digest))
     return {"plans": plans, "files": files, "fingerprint": digest}
 
 
@@ -120,7 +120,7 @@ def options(cls: type[BaseLoopScript]) -> list[Described]:
         if several := _several(action):
             found[-1]["several"] = several
         if action.dest == "program":  # the flow id must be known before the class reads its options
-            lines = {name: [str(word) for word in one["command_line"]] for name, one in cls.PROGRAMS.items()}
+            lines = {name: [str(word) for word in program["command_line"]] for name, program in cls.PROGRAMS.items()}
             said = {name: options_of(words).get("--flow-id", "{") for name, words in lines.items()}
             found[-1]["flow_ids"] = {name: text for name, text in said.items() if "{" not in text}
     return found
@@ -161,7 +161,9 @@ def _graph(plan: str, build: Callable[..., Any], digest: str) -> Described:
         "name": build.__name__,
         "description": _summary(build.__doc__),
         "fingerprint": digest,
-        "options": [_parameter(one, hints.get(one.name)) for one in known if one.kind not in _UNNAMED],
+        "options": [
+            _parameter(parameter, hints.get(parameter.name)) for parameter in known if parameter.kind not in _UNNAMED
+        ],
         "error": None,
     }
 
@@ -188,7 +190,9 @@ def fingerprint(cls: type) -> str:
 
     Files of this package change with every build, so they must not change the hash.
     """
-    return _digest(sorted({_source(one) for one in cls.__mro__ if not one.__module__.startswith(f"{_OURS}.")} - {""}))
+    return _digest(
+        sorted({_source(base) for base in cls.__mro__ if not base.__module__.startswith(f"{_OURS}.")} - {""})
+    )
 
 
 def _digest(files: Sequence[str]) -> str:

@@ -71,9 +71,9 @@ class Pool(Generic[P]):
         slot = object() if key is None else key
         process, gone = self._take(slot, key, fits, alive)
         try:
-            for one in gone:
-                one.process.end()
-                one.kill()
+            for host in gone:
+                host.process.end()
+                host.kill()
             if process is None:
                 process = start()
                 with self._changed:
@@ -88,14 +88,14 @@ class Pool(Generic[P]):
     def drop(self, key: int) -> None:
         """End the idle process with this key. A process in use is not ended here."""
         with self._changed:
-            gone = [one for one in self._idle if one.key == key]
-            self._idle = [one for one in self._idle if one.key != key]
-        for one in gone:
-            one.process.end()
+            gone = [host for host in self._idle if host.key == key]
+            self._idle = [host for host in self._idle if host.key != key]
+        for host in gone:
+            host.process.end()
 
     def processes(self) -> list[P]:
         with self._changed:
-            return [*self._idle, *(one for one in self._taken.values() if one is not None)]
+            return [*self._idle, *(host for host in self._taken.values() if host is not None)]
 
     def state(self) -> dict[str, object]:
         """Return the facts for the worker's health report."""
@@ -108,11 +108,11 @@ class Pool(Generic[P]):
         with self._changed:
             self.over.set()
             idle, self._idle = self._idle, []
-            for one in self._taken.values():
-                if one is not None:
-                    one.process.strike()
-        for one in idle:
-            one.kill()
+            for host in self._taken.values():
+                if host is not None:
+                    host.process.strike()
+        for host in idle:
+            host.kill()
 
     def _take(self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Alive) -> tuple[P | None, list[P]]:
         """Return a matching process (``None``: start one), and the processes to end first."""
@@ -129,7 +129,7 @@ class Pool(Generic[P]):
     def _found(self, key: int | None, fits: Callable[[P], bool]) -> tuple[P | None, list[P]] | None:
         """Return the same as ``_take``, or ``None`` if all processes are in use. The caller has the lock."""
         gone: list[P] = []
-        for process in [one for one in reversed(self._idle) if one.key == key]:
+        for process in [host for host in reversed(self._idle) if host.key == key]:
             self._idle.remove(process)
             if process.usable() and fits(process):
                 return process, gone

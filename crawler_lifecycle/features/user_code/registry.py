@@ -218,8 +218,8 @@ def _only_defines(text: str) -> bool:
         body = ast.parse(text).body
     except Exception:  # it is no Python, or is nested too deeply for the parser
         return False
-    quiet = (isinstance(one, _PLAIN) or isinstance(getattr(one, "value", None), ast.Constant) for one in body)
-    return any(isinstance(one, _FUNCTIONS) for one in body) and all(quiet)
+    quiet = (isinstance(node, _PLAIN) or isinstance(getattr(node, "value", None), ast.Constant) for node in body)
+    return any(isinstance(node, _FUNCTIONS) for node in body) and all(quiet)
 
 
 def _stamps(files: set[str]) -> dict[str, int]:

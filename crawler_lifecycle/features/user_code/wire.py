@@ -63,7 +63,7 @@ def restored(kind: type[W], data: Message) -> W:
 
 def facts(data: Message) -> Facts:
     """Return the ``Facts`` that ``encode`` has written."""
-    ended = [Ended(**{**one, "live": restored(Live, one["live"])}) for one in data["ended"]]
+    ended = [Ended(**{**end, "live": restored(Live, end["live"])}) for end in data["ended"]]
     return Facts(**{**data, "ended": ended})
 
 

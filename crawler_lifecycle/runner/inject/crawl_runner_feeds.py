@@ -102,10 +102,10 @@ class KeptFeed(FileFeedStorage):
             pattern = _NOT_KEPT.sub("*", path.replace("[", "[[]"))
             format = feed_options.get("format", "")
             self._known.append({"files": pattern, "format": self.formats.get(format, format), **entry})
-            if not all(_TELLS.match(one["files"]) for one in self._known):
+            if not all(_TELLS.match(known["files"]) for known in self._known):
                 os.makedirs(folder, exist_ok=True)
                 with open(os.path.join(folder, ".crawl_items.jsonl"), "w", encoding="utf-8") as file:
-                    file.writelines(json.dumps(one) + "\n" for one in self._known)
+                    file.writelines(json.dumps(known) + "\n" for known in self._known)
 
     def open(self, spider: Any) -> Any:
         """Open the file; for our default feed, open the null device if the project already wrote this file itself."""

@@ -97,7 +97,7 @@ class Bucket:
 
         with ThreadPoolExecutor(THREADS, thread_name_prefix="s3-removal") as threads:
             for page in self.pages("listing objects", Prefix=below):
-                list(threads.map(remove, filter(which, [str(one["Key"]) for one in page.get("Contents", ())])))
+                list(threads.map(remove, filter(which, [str(entry["Key"]) for entry in page.get("Contents", ())])))
 
     def _connect(self) -> BaseClient:
         import boto3.session

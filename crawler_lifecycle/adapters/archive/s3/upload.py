@@ -362,7 +362,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
         if code_of(error) != "NoSuchUpload":  # rclone's server answers this if the bucket never had an upload
             raise
         return
-    for key, upload_id in ((one["Key"], one["UploadId"]) for page in pages for one in page.get("Uploads", ())):
+    for key, upload_id in ((upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", ())):
         try:
             if key.startswith(prefix):  # rclone's server lists others as well
                 client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)

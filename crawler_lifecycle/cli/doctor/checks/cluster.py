@@ -123,10 +123,12 @@ def _lacking(api: Api, who: str, role: str, lacking: Collection[Right]) -> list[
 
     those = sorted(right for right in rbac.ROLES[role] if right in lacking)
     lines = []
-    if needed := ", ".join(str(one) for one in those if one not in rbac.DISPENSABLE):
+    if needed := ", ".join(str(lacked) for lacked in those if lacked not in rbac.DISPENSABLE):
         text = f"{who} may not {needed} in {api.namespace}"
         lines.append(bad("rights", text, f"{APPLY} (Role {role} and its binding)"))
-    for one in those:
-        if one in rbac.DISPENSABLE:
-            lines.append(warn("rights", f"{who} may not {one}: {rbac.DISPENSABLE[one]}", f"{APPLY} (Role {role})"))
+    for lacked in those:
+        if lacked in rbac.DISPENSABLE:
+            lines.append(
+                warn("rights", f"{who} may not {lacked}: {rbac.DISPENSABLE[lacked]}", f"{APPLY} (Role {role})")
+            )
     return lines

@@ -89,7 +89,7 @@ def _written(url: str, file: Path) -> list[Line]:
 
 
 def _file(file: Path) -> list[Line]:
-    kind = file_system(next(one for one in (file.parent, *file.parents) if one.exists()))
+    kind = file_system(next(folder for folder in (file.parent, *file.parents) if folder.exists()))
     if kind in NETWORK or kind.startswith("fuse."):
         cure = "keep it on a disk of this machine, or use MySQL or MariaDB (LIFECYCLE_DATABASE__URL)"
         text = f"{file} is on {kind}, where locks and shared memory of SQLite are not reliable"

@@ -97,7 +97,7 @@ class Finalizers:
         released at once.
         """
         found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running,status.phase!=Pending"))
-        return sorted([*found, *(end for one in self._seldom for end in one.ends())], key=lambda end: end.key)
+        return sorted([*found, *(end for seldom in self._seldom for end in seldom.ends())], key=lambda end: end.key)
 
     def _list_strays(self) -> list[KeptEnd]:
         """List the pods with our finalizer but without our label. If this fails, the other lists still count."""
@@ -215,7 +215,7 @@ def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
     Without ``run_id`` no label is required, so that pods that lost their labels are found too. Raises ``ApiError``.
     """
     held = _held(api, None if run_id is None else labels.of_run(run_id, settled=None))
-    return sorted(held, key=lambda pod: ([one or 0 for one in numbers_of(pod.metadata)], pod.metadata.name))
+    return sorted(held, key=lambda pod: ([number or 0 for number in numbers_of(pod.metadata)], pod.metadata.name))
 
 
 def waits(pod: Pod) -> bool:

@@ -232,15 +232,15 @@ def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
     options = crawler.kubernetes
     shared = [*_shm_mount(crawler), *(volume.mount() for volume in options.volumes)]
     found = []
-    for n, one in enumerate(options.sidecars):
+    for n, sidecar in enumerate(options.sidecars):
         container: Part = {
-            "name": one.name,
-            "image": _image(one.image, f"kubernetes.sidecars[{n}].image"),
-            "imagePullPolicy": options.pull_policy or _pull_policy(one.image),
+            "name": sidecar.name,
+            "image": _image(sidecar.image, f"kubernetes.sidecars[{n}].image"),
+            "imagePullPolicy": options.pull_policy or _pull_policy(sidecar.image),
             "restartPolicy": "Always",
-            "command": [escaped(word) for word in one.command],
-            "args": [escaped(word) for word in one.args],
-            "env": [{"name": k, "value": escaped(v)} for k, v in {"HOME": layout.TMP_MOUNT, **one.env}.items()],
+            "command": [escaped(word) for word in sidecar.command],
+            "args": [escaped(word) for word in sidecar.args],
+            "env": [{"name": k, "value": escaped(v)} for k, v in {"HOME": layout.TMP_MOUNT, **sidecar.env}.items()],
             "resources": resources_beside(n, crawler),
             "volumeMounts": [{"name": f"{_TMP_VOLUME}-{n}", "mountPath": layout.TMP_MOUNT}, *shared],
             "securityContext": _confined(),

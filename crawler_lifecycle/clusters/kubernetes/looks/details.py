@@ -182,7 +182,7 @@ class LogTails:
 
     def all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
         """Call ``read`` for each item in parallel, and return the results; ``None`` for a call that took too long."""
-        calls: list[Future[B | None]] = [self._threads.submit(read, one) for one in wanted]
+        calls: list[Future[B | None]] = [self._threads.submit(read, task) for task in wanted]
         done, late = wait(calls, seconds)
         for call in late:
             call.cancel()

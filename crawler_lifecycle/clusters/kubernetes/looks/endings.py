@@ -186,7 +186,7 @@ def _deadline_ended_it(last: PodEnd) -> bool:
         beside = [
             known_time(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated
         ]
-        longest = max((one - at for one in beside if one is not None and at is not None), default=timedelta())
+        longest = max((end - at for end in beside if end is not None and at is not None), default=timedelta())
         # All containers that the deadline ends get the same grace. If the crawler ended more than a grace before the
         # last container, the deadline did not end it.
         return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)

@@ -76,10 +76,14 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
     """Read the events about objects that wait without a reason. Each list may take ``EVENTS_S`` seconds."""
     found: dict[str, list[Event]] = {}
     unread: set[str] = set()
-    own = [one for one in of if one.has_job]
+    own = [objects for objects in of if objects.has_job]
     wordless = {
-        "Job": {one.job.metadata.uid for one in own if one.job and not one.pods and job_is_wordless(one.job, now)},
-        "Pod": {pod.metadata.uid for one in own for pod in one.pods if pod_is_wordless(pod, now)},
+        "Job": {
+            objects.job.metadata.uid
+            for objects in own
+            if objects.job and not objects.pods and job_is_wordless(objects.job, now)
+        },
+        "Pod": {pod.metadata.uid for objects in own for pod in objects.pods if pod_is_wordless(pod, now)},
     }
     for kind, selects in _SELECTS.items():
         uids = wordless[kind]
@@ -105,7 +109,11 @@ def with_namespace(
 
     The namespace is read only if a task disappears: a list of a namespace that does not exist is empty, not an error.
     """
-    concerned = [number for number, (its, one) in enumerate(zip(found, seen, strict=True)) if _disappears(its, one)]
+    concerned = [
+        number
+        for number, (its, observation) in enumerate(zip(found, seen, strict=True))
+        if _disappears(its, observation)
+    ]
     words = _state(namespace) if concerned else None
     if words is None:
         return seen

@@ -96,7 +96,7 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
             latest[key[1]] = max(latest.get(key[1], (0, "")), (key[2], item.metadata.name))
     place = str(read_identity(api)) if latest else None
     found = (_record(api, name, place) for _, (_, name) in sorted(latest.items()))
-    return [one for one in found if one is not None]
+    return [record for record in found if record is not None]
 
 
 def highest_run(api: Api, above: int = 0) -> int:
@@ -118,7 +118,7 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
         return None
     try:
         [crawler] = [c for c in job["spec"]["template"]["spec"]["containers"] if c["name"] == labels.CONTAINER]
-        contract = {one["name"]: one.get("value", "") for one in crawler["env"]}
+        contract = {variable["name"]: variable.get("value", "") for variable in crawler["env"]}
         return TaskRecord(
             index=int(contract["CRAWL_TASK_INDEX"]),
             attempt=int(contract["CRAWL_ATTEMPT"]),

@@ -107,7 +107,7 @@ class TaskObjects(NamedTuple):
 
     def uids(self) -> list[str]:
         """Return the uids of the Job and the pods."""
-        return [one.metadata.uid for one in ([self.job] if self.job else []) + self.pods]
+        return [owned.metadata.uid for owned in ([self.job] if self.job else []) + self.pods]
 
 
 def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:

@@ -57,7 +57,7 @@ class NamespaceIdentity:
         name, *uids = recorded.split("/")
         if not name or len(uids) != 2:
             return None
-        uid, cluster = (None if one == _UNKNOWN else one for one in uids)
+        uid, cluster = (None if uid == _UNKNOWN else uid for uid in uids)
         return cls(name, uid, cluster)
 
 
@@ -120,7 +120,7 @@ class CurrentNamespace:
         ``None`` is a task without a recorded namespace, and is ignored. Raises ``ClusterUnavailable`` when a task may
         execute in another namespace, and ``ApiError``.
         """
-        return {one for one in sorted({one for one in recorded if one is not None}) if not self._is_ours(one)}
+        return {uid for uid in sorted({uid for uid in recorded if uid is not None}) if not self._is_ours(uid)}
 
     def _is_ours(self, recorded: str) -> bool:
         """Return true for the namespace that we read, and false for one that is certainly gone.

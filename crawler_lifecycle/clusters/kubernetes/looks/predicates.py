@@ -67,13 +67,13 @@ def _started_again(pod: Pod, code: int) -> bool:
         return True
     ends = {s.name: s.state.terminated for s in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
     policy = pod.spec.restart_policy
-    for one in (*pod.spec.containers, *pod.spec.init_containers):
-        end = ends.get(one.name)
-        action = one.action_after(end.exit_code) if end is not None else None
-        if action == "RestartAllContainers" or (action == "Restart" and one.name == labels.CONTAINER):
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        end = ends.get(container.name)
+        action = container.action_after(end.exit_code) if end is not None else None
+        if action == "RestartAllContainers" or (action == "Restart" and container.name == labels.CONTAINER):
             return True
-        if one.name == labels.CONTAINER:
-            policy = one.restart_policy or policy
+        if container.name == labels.CONTAINER:
+            policy = container.restart_policy or policy
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
@@ -136,7 +136,7 @@ def executing(pod: Pod) -> bool:
 
 def began(container: ContainerStatus) -> bool:
     """Return whether the container ever ran, so that a log may exist."""
-    return any(one.running or one.terminated for one in (container.state, container.last_state))
+    return any(state.running or state.terminated for state in (container.state, container.last_state))
 
 
 def deletion_asked(pod: Pod) -> datetime | None:

@@ -61,7 +61,9 @@ class QueueReader:
 
         At most ``IN_MAX`` tasks get them: first those that were taken back, then those that wait longest.
         """
-        held = [(n, one.job) for n, one in enumerate(found) if one.job and _held(one.job, one, seen[n])]
+        held = [
+            (n, objects.job) for n, objects in enumerate(found) if objects.job and _held(objects.job, objects, seen[n])
+        ]
         held.sort(key=lambda one: (seen[one[0]].phase is not Phase.ENDED, _since(one[1], now), one[0]))
         held = held[:IN_MAX]
         workloads = self._workloads([job.metadata.uid for _, job in held]) if held else None
@@ -105,9 +107,9 @@ class QueueReader:
         places: dict[str, int] = {}
         for queue in sorted(queues)[:QUEUES_MAX]:
             summary = self._read(POSITIONS, f"localqueues/{queue}/pendingworkloads", listed)
-            for one in summary.items if summary is not None else ():
-                if one.position_in_local_queue is not None:
-                    places[one.metadata.name] = one.position_in_local_queue + 1
+            for item in summary.items if summary is not None else ():
+                if item.position_in_local_queue is not None:
+                    places[item.metadata.name] = item.position_in_local_queue + 1
         return places
 
     def _read(self, group: str, resource: str, read: Callable[[str], T]) -> T | None:

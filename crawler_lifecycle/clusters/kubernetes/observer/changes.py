@@ -90,7 +90,7 @@ class Changes:
         """Take in a complete list of this kind. Known objects that it lacks are gone."""
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
-        return {key for uid, one in (gone | {**there}).items() for key in self.one(kind, uid, one, now)}
+        return {key for uid, state in (gone | {**there}).items() for key in self.one(kind, uid, state, now)}
 
     def one(self, kind: type, uid: str, one: Seen | None, now: float) -> set[TaskKey]:
         """Take in the state of an object; ``None``: it was removed."""

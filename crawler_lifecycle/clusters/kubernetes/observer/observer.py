@@ -74,9 +74,9 @@ class KubernetesObserver:
         tails = self._tails.all(lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S)
         said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
         return [
-            Counted(pod.run, pod.attempt, pod.index, one.counters, one.at)
-            for pod, one in said
-            if one is not None and one.counters != Counters()
+            Counted(pod.run, pod.attempt, pod.index, progress.counters, progress.at)
+            for pod, progress in said
+            if progress is not None and progress.counters != Counters()
         ]
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
@@ -134,12 +134,12 @@ class _Session:
 
     def _complete(self, kind: type, kept: Sequence[Kept]) -> None:
         """Take in a complete list of the objects of this kind."""
-        listed = {one.uid: one.seen for one in kept if one.seen is not None}
+        listed = {entry.uid: entry.seen for entry in kept if entry.seen is not None}
         old = None
         if kind is Pod:
             old, self._first = _steady(kept) if self._first else None, False
             with self._lock:
-                self._running = {one.uid: one.running for one in kept if one.running is not None}
+                self._running = {entry.uid: entry.running for entry in kept if entry.running is not None}
         self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: Kept) -> None:
@@ -176,7 +176,7 @@ def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
     This saves a look at each run when an observer begins: the last recorded look may already have seen this state.
     """
     found: dict[int, datetime | None] = {}
-    for pod, at in ((one.seen, one.began) for one in pods if one.seen is not None):
+    for pod, at in ((pod.seen, pod.began) for pod in pods if pod.seen is not None):
         run_id, _ = pod.key
         known = found.get(run_id, at)
         steady = pod.stage == RUNNING and not pod.marks

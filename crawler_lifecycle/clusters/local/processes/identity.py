@@ -231,7 +231,7 @@ def wake_supervisors(tasks: str) -> None:
     for stat in all_processes():
         if stat.state == "T":
             given = given_to(stat.pid, "cmdline")
-            if os.fsencode(BOOT) in given and any(one.startswith(below_it) for one in given):
+            if os.fsencode(BOOT) in given and any(word.startswith(below_it) for word in given):
                 with contextlib.suppress(PermissionError):  # the process belongs to another user, so it is not ours
                     stat.send(signal.SIGCONT)
 

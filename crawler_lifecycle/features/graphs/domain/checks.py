@@ -45,7 +45,7 @@ ALTERNATIVES_MAX = 5
 RESOURCES_MAX = 10
 RESOURCE_NAME_MAX = 100
 
-_DEFAULTS = {one.name: one.default for one in fields(StepSpec)}
+_DEFAULTS = {field.name: field.default for field in fields(StepSpec)}
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII)
 _FRACTION = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?", re.ASCII)
 #: The most names that an error lists. It counts the others.
@@ -195,11 +195,11 @@ def link(
             text = "is no graph; only a graph can contain other steps" if numbers[above] >= first else late
             raise InvalidRequest(f"step {shown(path)}: {shown(above)} {text}")
         numbers[path] = number
-    found = [_link(*one, numbers, check_deps) for one in zip(paths, steps, parents, strict=True)]
-    total = sum(len(one.deps) + len(one.missing) for one in found)
+    found = [_link(*parts, numbers, check_deps) for parts in zip(paths, steps, parents, strict=True)]
+    total = sum(len(entry.deps) + len(entry.missing) for entry in found)
     if total > DEPS_MAX:
         raise InvalidRequest(f"deps: {total} are too many; give at most {DEPS_MAX}: depend on a group of steps instead")
-    check_cycle([[dep - first for dep in one.deps if dep >= first] for one in found], lambda n: paths[n])
+    check_cycle([[dep - first for dep in entry.deps if dep >= first] for entry in found], lambda n: paths[n])
     return found
 
 

@@ -240,12 +240,12 @@ class Graph:
         self._check_found(links)
         new = [
             Step(
-                number=one.number,
-                path=one.path,
+                number=link.number,
+                path=link.path,
                 kind=spec.kind,
-                parent=one.parent if one.parent is not None else below,
-                deps=one.deps,
-                missing=one.missing,
+                parent=link.parent if link.parent is not None else below,
+                deps=link.deps,
+                missing=link.missing,
                 ignore_cancelled=spec.ignore_cancelled,
                 ignore_discarded=spec.ignore_discarded,
                 graft=spec.graft,
@@ -258,7 +258,7 @@ class Graph:
                 max_attempts=spec.max_attempts,
                 not_before=spec.not_before,
             )
-            for one, spec in zip(links, specs, strict=True)
+            for link, spec in zip(links, specs, strict=True)
         ]
         self.steps += new
         self.changed.update(range(first, len(self.steps)))
@@ -270,11 +270,11 @@ class Graph:
 
     def _check_found(self, links: Sequence[Link]) -> None:
         """Raise ``InvalidRequest`` if new steps close a cycle with older steps that wait for them."""
-        new = {one.path: one.number for one in links}
+        new = {link.path: link.number for link in links}
         if any(path in new for step in self.steps for path in step.missing):
             deps = [[*step.deps, *(new[path] for path in step.missing if path in new)] for step in self.steps]
-            paths = [step.path for step in self.steps] + [one.path for one in links]
-            check_cycle([*deps, *(one.deps for one in links)], lambda n: paths[n])
+            paths = [step.path for step in self.steps] + [link.path for link in links]
+            check_cycle([*deps, *(link.deps for link in links)], lambda n: paths[n])
 
     def _find(self, new: dict[str, int], first: int) -> None:
         """Replace missing dependencies of older steps that the new steps fulfil. ``first``: the first new number."""
@@ -356,11 +356,11 @@ class Graph:
             ways += spread.around(number)
             dependents = [dependent for dependent in spread.dependents[number] if dependent not in taken]
             taken.update(dependents)
-            for one in spread.inside(dependents):
-                step = self.steps[one]
-                if step.state is StepState.CANCELLED and step.outcome == UPSTREAM and not spread.holds(one):
-                    found[one] = None
-                    ways.append(one)
+            for inner in spread.inside(dependents):
+                step = self.steps[inner]
+                if step.state is StepState.CANCELLED and step.outcome == UPSTREAM and not spread.holds(inner):
+                    found[inner] = None
+                    ways.append(inner)
         return sorted(found)
 
     def _settle(self) -> None:

@@ -31,7 +31,7 @@ PAGE_BYTES = 2 * 1024 * 1024
 PAGES_MAX = 100
 
 _FIELDS = {field.name: field for field in fields(StepSpec)}
-_DEFAULTS = {"job": {}} | {name: one.default for name, one in _FIELDS.items() if one.default is not MISSING}
+_DEFAULTS = {"job": {}} | {name: field.default for name, field in _FIELDS.items() if field.default is not MISSING}
 #: Fields whose type is checked first, with the allowed type and the cure.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "ignore_cancelled": (bool, "give true or false"),
@@ -137,14 +137,14 @@ def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
 
 def decode_page(number: int, data: bytes) -> list[StepSpec]:
     """Read the steps of one page of a draft. Raises ``InvalidRequest`` naming the page or the step."""
-    return [step_from_json(one) for one in _page(number, data)["steps"]]
+    return [step_from_json(step) for step in _page(number, data)["steps"]]
 
 
 def fingerprint(spec: GraphSpec) -> str:
     """Return a hash that identifies the graph: its steps in their order, its options and its context."""
     found = hashlib.sha256()
-    for one in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
-        found.update(_dump(one, sort_keys=True) + b"\n")
+    for value in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
+        found.update(_dump(value, sort_keys=True) + b"\n")
     return found.hexdigest()
 
 
@@ -169,7 +169,7 @@ def _dump(value: object, **how: Any) -> bytes:
 
 
 def _list(where: str, value: object, kind: type, cure: str) -> list[Any]:
-    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+    if not isinstance(value, list) or not all(isinstance(inner, kind) for inner in value):
         raise refusal(where, value, cure)
     return value
 

@@ -48,8 +48,8 @@ class Capacity:
         needing = [step for step in steps if step.resources]
         self.free: dict[str, Fraction] = amounts(options.pools)
         for resources in {step.resources for step in needing}:
-            for one in _exact(resources):
-                for name, need in one.items():
+            for resource in _exact(resources):
+                for name, need in resource.items():
                     if name not in options.pools:  # without a declared amount, the largest need of a step counts
                         self.free[name] = max(self.free.get(name, need), need)
         self.holders: dict[int, set[_Holder]] = {}
@@ -83,8 +83,8 @@ class Capacity:
 
     def alternative(self, step: Step) -> int | None:
         """Return the index of the first alternative of resources that is free; ``None``: none is."""
-        for n, one in enumerate(_exact(step.resources)):
-            if all(self.free[name] >= need for name, need in one.items()):
+        for n, resource in enumerate(_exact(step.resources)):
+            if all(self.free[name] >= need for name, need in resource.items()):
                 return n
         return None
 
@@ -352,7 +352,7 @@ def _inside(spread: Propagation, number: int) -> str | None:
 
 
 def _dependencies(spread: Propagation, number: int) -> str:
-    held = next((one for one in (number, *spread.gated_by(number)) if spread.left[one]), number)
+    held = next((gated for gated in (number, *spread.gated_by(number)) if spread.left[gated]), number)
     whose = "it" if held == number else f"its graph {shown(spread.steps[held].path)}"
     step = spread.steps[held]
     if step.unreadable is not None:
@@ -376,8 +376,8 @@ def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
         return f"it waits for one of the {capacity.cap(full)} slots of {where}"
     if step.resources and capacity.alternative(step) is None:
         needs = [
-            " and ".join(f"{need} of {name} ({capacity.free[name]} free)" for name, need in one.items())
-            for one in _exact(step.resources)
+            " and ".join(f"{need} of {name} ({capacity.free[name]} free)" for name, need in resource.items())
+            for resource in _exact(step.resources)
         ]
         return f"it waits for {' or '.join(needs)}"
     return "it waits for a worker" if STEP_RULES[step.kind].called else "it waits to be started"

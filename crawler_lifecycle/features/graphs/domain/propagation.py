@@ -80,12 +80,12 @@ class Propagation:
         waits = [len(step.deps) + (step.parent is not None) for step in self.steps]
         waits += [1 + len(children) for children in reversed(self.children)]  # index ``~number`` counts from the end
         found = [number for number in range(len(self.steps)) if not waits[number]]
-        for one in found:  # the list grows while it is read
-            if one >= 0:
-                behind = [*self.children[one], ~one]
+        for index in found:  # the list grows while it is read
+            if index >= 0:
+                behind = [*self.children[index], ~index]
             else:
-                parent = self.steps[~one].parent
-                behind = self.dependents[~one] if parent is None else [*self.dependents[~one], ~parent]
+                parent = self.steps[~index].parent
+                behind = self.dependents[~index] if parent is None else [*self.dependents[~index], ~parent]
             for other in behind:
                 waits[other] -= 1
                 if not waits[other]:
@@ -147,13 +147,13 @@ class Propagation:
         if self.fail_fast:
             self.discarded = next((step for step in self.units() if step.state is StepState.DISCARDED), None)
             self.touch(step.number for step in self.steps if self.discarded and step.state in UNSTARTED)
-        for one in self._order:
-            if self._news[one]:
-                if one >= 0:
-                    self._enter(one)
+        for index in self._order:
+            if self._news[index]:
+                if index >= 0:
+                    self._enter(index)
                 else:
-                    self._leave(~one)
-                self._news[one] = False
+                    self._leave(~index)
+                self._news[index] = False
 
     def touch(self, numbers: Iterable[int]) -> None:
         """Mark steps for the next ``settle``."""
@@ -247,7 +247,7 @@ class Propagation:
             self.touch(self.dependents[number] if step.parent is None else [*self.dependents[number], step.parent])
 
     def _why_doomed(self, number: int) -> str:
-        doomed = next(one for one in (number, *self.around(number)) if self.bad[one])
+        doomed = next(step for step in (number, *self.around(number)) if self.bad[step])
         ends = ((dep, self.end[dep]) for dep in self.steps[doomed].deps)
         culprit, end = next((dep, e) for dep, e in ends if e is not None and not self.lets_through(doomed, e))
         whose = "" if doomed == number else f" of {shown(self.steps[doomed].path)}"

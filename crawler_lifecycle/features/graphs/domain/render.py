@@ -118,11 +118,11 @@ def to_dot(
         lines.append("  compound=true;")
     lines.append('  node [shape=box, style="rounded,filled", fillcolor=white];')
     lines += _dot_level(tree, None, "  ")
-    for one, other in tree.edges:
-        ends = [f"{what}={_quoted('cluster_' + path)}" for what, path in (("ltail", one), ("lhead", other))]
-        shown = [end for end, path in zip(ends, (one, other), strict=True) if path in tree.inner]
+    for source, other in tree.edges:
+        ends = [f"{what}={_quoted('cluster_' + path)}" for what, path in (("ltail", source), ("lhead", other))]
+        shown = [end for end, path in zip(ends, (source, other), strict=True) if path in tree.inner]
         attributes = f" [{', '.join(shown)}]" if shown else ""
-        lines.append(f"  {_quoted(one)} -> {_quoted(other)}{attributes};")
+        lines.append(f"  {_quoted(source)} -> {_quoted(other)}{attributes};")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -133,7 +133,7 @@ def to_mermaid(
     tree = _Tree(steps, states or {}, expand)
     ids = _mermaid_ids(tree.nodes)
     lines = ["flowchart TD", *_mermaid_level(tree, ids, None, "  ")]
-    lines += [f"  {ids[one]} --> {ids[other]}" for one, other in tree.edges]
+    lines += [f"  {ids[source]} --> {ids[other]}" for source, other in tree.edges]
     for state in StepState:
         members = [ids[node.path] for node in tree.nodes if node.state == state and node.path not in tree.inner]
         if members:
@@ -151,7 +151,7 @@ class _Tree:
         self.inner: dict[str | None, list[Node]] = {}
         """Path of a sub-graph -> the nodes that are drawn in it; ``None``: the nodes of the whole graph."""
         self._folded = self._which_fold(steps, expand)
-        drawn = [step for step in steps if not any(one in self._folded for one in _above(step.path))]
+        drawn = [step for step in steps if not any(parent in self._folded for parent in _above(step.path))]
         counts = self._counts(steps, states)
         for step in drawn:
             state = states.get(step.path)
@@ -170,7 +170,7 @@ class _Tree:
         above, _, name = path.rpartition("/")
         node = Node(path, name, kind, label, str(state) if state else None, above or None)
         if counts is not None:
-            by_state = {one.value: counts[one.value] for one in StepState if counts[one.value]}
+            by_state = {state.value: counts[state.value] for state in StepState if counts[state.value]}
             node = Node(path, name, kind, label, node.state, node.parent, counts.total(), by_state)
         self.nodes.append(node)
         self.inner.setdefault(node.parent, []).append(node)
@@ -201,9 +201,9 @@ def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], lis
     """
     before: dict[str, set[str]] = defaultdict(set)
     after: dict[str, set[str]] = defaultdict(set)
-    for one, other in tree.edges:
-        before[other].add(one)
-        after[one].add(other)
+    for source, other in tree.edges:
+        before[other].add(source)
+        after[source].add(other)
     fans: dict[object, list[Node]] = defaultdict(list)
     whole = tree.inner.get(None, [])
     for node in whole if len(whole) > FOLD_ABOVE else ():
@@ -219,9 +219,9 @@ def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], lis
             folded = replace(fan[0], name=name, state=None, steps=len(fan), counts=counts)
             box |= dict.fromkeys((node.path for node in fan), folded)
     nodes = dict.fromkeys(box[node.path].path if node.path in box else node.path for node in tree.nodes)
-    known = {node.path: node for node in tree.nodes} | {one.path: one for one in box.values()}
+    known = {node.path: node for node in tree.nodes} | {step.path: step for step in box.values()}
     edges = dict.fromkeys(tuple(box[end].path if end in box else end for end in edge) for edge in tree.edges)
-    return [known[path] for path in nodes], [(one, other) for one, other in edges]
+    return [known[path] for path in nodes], [(source, other) for source, other in edges]
 
 
 def _above(path: str) -> Iterator[str]:

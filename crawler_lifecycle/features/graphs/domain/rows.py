@@ -197,8 +197,8 @@ def status_document(name: str | None, rows: Iterable[Row]) -> dict[str, Any]:
     for row in rows:
         *above, last = row.path.split("/")
         levels = [whole]
-        for one in above:
-            levels.append(levels[-1].subs.setdefault(one, _Level()))
+        for parent in above:
+            levels.append(levels[-1].subs.setdefault(parent, _Level()))
         if row.kind in CONTAINING:
             levels.append(levels[-1].subs.setdefault(last, _Level()))
             levels[-1].name = row.job.get("name")

@@ -512,7 +512,7 @@ def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | N
     used its numbers meanwhile.
     """
     _check_added(decision, next_seq)
-    own = {**numbers, **{one.ref: one.seq for one in decision.added}}
+    own = {**numbers, **{addition.ref: addition.seq for addition in decision.added}}
     picked = decision.picked
     if len({pick.item_id for pick in picked}) != len(picked) or any(pick.item_id not in own for pick in picked):
         raise InvalidRequest("item_id: a picked job is unknown, or was picked twice")
@@ -520,7 +520,7 @@ def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | N
         if own[pick.item_id] not in (None, pick.seq):
             raise InvalidRequest(f"seq: {pick.seq} is not the number of job {pick.item_id}; it has {own[pick.item_id]}")
     new = [pick.seq for pick in picked if own[pick.item_id] is None]
-    new += [one.seq for one in decision.added if one.seq is not None and one.retry == 0]
+    new += [addition.seq for addition in decision.added if addition.seq is not None and addition.retry == 0]
     if new and min(new) < next_seq:
         raise Overtaken(f"Another cycle has used the number {min(new)}; the next cycle decides again")
     if sorted(new) != list(range(next_seq, next_seq + len(new))):
@@ -529,12 +529,14 @@ def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | N
 
 
 def _check_added(decision: Decision, next_seq: int) -> None:
-    refs = [one.ref for one in decision.added]
+    refs = [addition.ref for addition in decision.added]
     if len(set(refs)) != len(refs) or any(ref >= 0 for ref in refs):
         raise InvalidRequest("ref: each added job needs its own negative number")
-    for one in decision.added:
-        given = one.seq is not None and 0 < one.seq < next_seq
-        if one.retry < 0 or (one.retry > 0 and not given):
-            raise InvalidRequest(f"retry: {one.retry} of number {one.seq} is not allowed; no such number was given")
-        if one.not_before is not None and not 0 <= one.not_before <= _MOMENT_MAX:
-            raise InvalidRequest(f"not_before: {one.not_before!r} is not allowed; give seconds since 1970")
+    for addition in decision.added:
+        given = addition.seq is not None and 0 < addition.seq < next_seq
+        if addition.retry < 0 or (addition.retry > 0 and not given):
+            raise InvalidRequest(
+                f"retry: {addition.retry} of number {addition.seq} is not allowed; no such number was given"
+            )
+        if addition.not_before is not None and not 0 <= addition.not_before <= _MOMENT_MAX:
+            raise InvalidRequest(f"not_before: {addition.not_before!r} is not allowed; give seconds since 1970")

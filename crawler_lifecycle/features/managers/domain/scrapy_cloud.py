@@ -66,16 +66,16 @@ class Cloud:
         and for a spider that no crawler or several crawlers have, with the ``problem`` of the catalogue.
         """
         prefix = self._prefix(project_id)
-        mine = [one for one in catalogue if one.name.startswith(prefix)]
-        named = next((one for one in mine if one.name == prefix + spider), None)
-        found = [named] if named is not None else [one for one in mine if one.spider_name == spider]
+        mine = [crawler for crawler in catalogue if crawler.name.startswith(prefix)]
+        named = next((crawler for crawler in mine if crawler.name == prefix + spider), None)
+        found = [named] if named is not None else [crawler for crawler in mine if crawler.spider_name == spider]
         if len(found) == 1:
             return found[0]
         where = f" in project {project_id!r:.80}" if project_id is not None else ""
         if not found:
             cure = f"no crawler{where} has this name or this spider; crawlctl crawler list shows all crawlers"
             raise InvalidRequest("; ".join(filter(None, (f"spider: {spider!r:.120} is unknown", cure, problem))))
-        names = ", ".join(sorted(one.name for one in found)[:_NAMED_MAX])
+        names = ", ".join(sorted(crawler.name for crawler in found)[:_NAMED_MAX])
         raise InvalidRequest(
             f"spider: {spider!r:.120} is unknown, because {len(found)} crawlers{where} have this spider ({names}"
             f"{', …' if len(found) > _NAMED_MAX else ''}); name one of these crawlers"

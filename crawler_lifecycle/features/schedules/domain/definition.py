@@ -118,10 +118,10 @@ class ScheduleSpec:
     def document(self) -> dict[str, Any]:
         """The definition as JSON, without unset fields."""
         values: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for option in fields(self):
+            value = getattr(self, option.name)
             if value is not None and value != []:
-                values[one.name] = value.isoformat() if isinstance(value, datetime) else value
+                values[option.name] = value.isoformat() if isinstance(value, datetime) else value
         return values
 
     @property
@@ -153,7 +153,7 @@ class ScheduleSpec:
         found = clock_changes(self.calendars(), read_zone(self.time_zone), max(after, self.start_at or after))
         end = None if self.end_at is None else self.end_at.astimezone(read_zone(self.time_zone)).date()
         off = self.excluded_days()
-        return [one for one in found if one.day not in off and (end is None or one.day <= end)]
+        return [due for due in found if due.day not in off and (end is None or due.day <= end)]
 
     def is_due(self, at: datetime) -> bool:
         """Return whether this is a due time."""

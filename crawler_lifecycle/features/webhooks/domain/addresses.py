@@ -52,8 +52,8 @@ class WebhookRules:
 
         Names are not resolved here, and no reference. An e-mail goes to the mail server of the settings.
         """
-        for key, one in (("url", spec.url), *(("secrets", secret) for secret in spec.secrets)):
-            check_variable(key, one, self.env_prefix, f"{_SETTING}ENV_PREFIX")
+        for key, text in (("url", spec.url), *(("secrets", secret) for secret in spec.secrets)):
+            check_variable(key, text, self.env_prefix, f"{_SETTING}ENV_PREFIX")
         if spec.kind == EMAIL or spec.url.startswith(REFERENCE):
             return
         parts = urlsplit(spec.url)
@@ -105,7 +105,7 @@ def _inner(address: Address) -> list[Address]:
     inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     if address in _NAT64 or int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
         inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return [one for one in inner if one is not None]
+    return [network for network in inner if network is not None]
 
 
 def _kind(address: Address) -> str | None:
@@ -115,10 +115,10 @@ def _kind(address: Address) -> str | None:
         return "link-local, where clouds keep metadata of machines"
     if address.is_multicast:
         return "a multicast address"
-    if any(address.version == one.version and address in one for one in _INNER):
+    if any(address.version == network.version and address in network for network in _INNER):
         return "an address of a cloud's own services"
     if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address in _NAT64):
         return None  # the IPv4 address in it decides
-    special = any(address.version == one.version and address in one for one in _SPECIAL)
+    special = any(address.version == network.version and address in network for network in _SPECIAL)
     public = address.is_global and not special and (address.version == 4 or address in _PUBLIC6)
     return None if public else "private or reserved"

@@ -38,7 +38,7 @@ _BAD = ("FAILED", "discarded")
 _TROUBLES = (".stale", ".blocked", ".made", ".missed", ".paused")
 #: Characters that Slack and Discord read as marks -> their quoted form. Slack has no quoted form of a backtick.
 _SLACK = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "'"}
-_DISCORD = {one: f"\\{one}" for one in "\\*_~`|<>#[]()-:@"}
+_DISCORD = {letter: f"\\{letter}" for letter in "\\*_~`|<>#[]()-:@"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
     outcome = body.get("outcome")
     stopped = body.get("ended_by") == EndedBy.PERSON
     words = _WORDS.get(type, f"{status} ({outcome})" if outcome else status)
-    cause = next((body[one] for one in _CAUSES if isinstance(body.get(one), str)), "")
+    cause = next((body[cause] for cause in _CAUSES if isinstance(body.get(cause), str)), "")
     if type == "webhook.test":
         cause = f"Alerts arrive here. Asked for by {body.get('requested_by') or 'somebody without a name'}."
-    for one in (body.get("corrections") or ())[:1]:
-        cause = f"Recorded was {one.get('believed')}, true was {one.get('truth')}."
+    for correction in (body.get("corrections") or ())[:1]:
+        cause = f"Recorded was {correction.get('believed')}, true was {correction.get('truth')}."
     line = " · ".join(f"{count.capitalize()}: {_counted(body[count])}" for count in _COUNTS if body.get(count))
     where = quote(name if plural in ("webhooks", "schedules") else key, safe="", errors="replace")
     return Alert(
@@ -130,6 +130,6 @@ def _cut(text: str, most: int) -> str:
 
 def _quoted(text: str, most: int, marks: Mapping[str, str]) -> str:
     """Return the text with its marks quoted, cut to ``most`` characters between two marks."""
-    pieces = [marks.get(one, one) for one in text]
+    pieces = [marks.get(letter, letter) for letter in text]
     fit = sum(size <= most for size in accumulate(map(len, pieces)))
     return "".join(pieces) if fit == len(pieces) else "".join(pieces[: max(fit - 1, 0)]) + "…"

@@ -148,13 +148,13 @@ class WebhookSpec:
 
     def document(self) -> dict[str, Any]:
         """The definition as JSON, without unset fields."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value not in ([], WEBHOOK)}
 
     @property
     def recipients(self) -> list[str]:
         """The addresses of an e-mail."""
-        return [one.strip() for one in str(self.url).removeprefix("mailto:").split(",")]
+        return [address.strip() for address in str(self.url).removeprefix("mailto:").split(",")]
 
     @property
     def types(self) -> list[str]:
@@ -198,7 +198,7 @@ def _is_reference(text: object) -> bool:
 
 
 def _check_recipients(found: Sequence[str]) -> None:
-    wrong = [one for one in found if not _RECIPIENT.fullmatch(one)]
+    wrong = [event for event in found if not _RECIPIENT.fullmatch(event)]
     if wrong or len(found) > RECIPIENTS_MAX:
         cure = f"give 1 to {RECIPIENTS_MAX} addresses such as ops@example.com, with commas between them"
         raise refusal("url", wrong[0] if wrong else len(found), cure)
@@ -248,7 +248,7 @@ def _named(pattern: str, type: str) -> bool:
 
 
 def _has(value: object, wanted: Collection[str]) -> bool:
-    return any(one in wanted for one in value) if isinstance(value, list | tuple) else value in wanted
+    return any(entry in wanted for entry in value) if isinstance(value, list | tuple) else value in wanted
 
 
 def cure(name: str, through_seq: int, *, fails: bool) -> str:
