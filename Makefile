@@ -326,10 +326,12 @@ test-image: env
 	@$(MAKE) --no-print-directory test-deps kube-binaries
 	@$(PY) -m pytest -q tests/kubernetes/real/test_service_pods.py tests/kubernetes/real/test_crawler_image.py -m "not slow and not soak"
 
-# What clients are generated from, the pages of error codes and of settings; tests compare them with the code.
+# What clients are generated from, the pages of error codes and of settings, the map of packages; tests compare them
+# with the code.
 openapi: env
 	@$(PY) -m tools.openapi docs
 	@$(PY) -m tools.settings_page docs/settings.md
+	@$(PY) -m tools.package_map CONTRIBUTING.md
 
 # The picture in the README, taken during a real run.
 picture: $(RUNS)

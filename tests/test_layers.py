@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.package_map import mapped
+
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
 
 #: The layers of modules of a feature that have another name, and features that are a layer of their own.
@@ -221,6 +223,28 @@ def _point_downwards(path: Path) -> None:
                 assert other in (own, "kind", "volume"), f"{relative}:{line}: {part} do not know each other"
         elif head in ONLY_IN:
             assert relative.startswith(ONLY_IN[head]), f"{relative}:{line}: {head} is not used here"
+
+
+def _floors() -> dict[str, int]:
+    """Part of the house -> its floor in the picture of docs/architecture.md; 0 is the lowest."""
+    names = {path.name: path.stem for path in ROOT.iterdir()} | {f"features/{name}": name for name in OWN_LAYER}
+    picture = (ROOT.parent / "docs/architecture.md").read_text().split("```")[1]
+    rows = [row.partition("#")[0].split() for row in picture.strip().split("\n")]
+    return {names[name]: floor for floor, row in enumerate(reversed(rows)) for name in row}
+
+
+def test_the_picture_of_the_house_is_true() -> None:
+    """Every part stands in it, above everything that it may import. A user's folder imports what users import."""
+    floors = _floors()
+    assert {*floors, "features"} == set(MAY_IMPORT)
+    drawn = MAY_IMPORT.keys() - {"features", "template"}
+    wrong = {(part, below) for part in drawn for below in MAY_IMPORT[part] & drawn if floors[part] <= floors[below]}
+    assert wrong == set()
+
+
+def test_the_map_of_packages_is_that_of_their_docstrings() -> None:
+    page = (ROOT.parent / "CONTRIBUTING.md").read_text()
+    assert mapped(page) == page, "python -m tools.package_map CONTRIBUTING.md writes it"
 
 
 def test_sqlite_is_opened_in_one_place() -> None:
