@@ -221,6 +221,10 @@ def _wide(title: str, cell: Read, *, right: bool = False, page: bool = False) ->
     return Column(title, cell, right, wide=True, on=("page", "terminal") if page else ("terminal",))
 
 
+def _drawn(title: str, cell: Read, *, right: bool = False, wide: bool = False) -> Column:
+    return Column(title, cell, right, wide, on=("terminal",))
+
+
 def _page(title: str, cell: Read, *, right: bool = False) -> Column:
     return Column(title, cell, right, on=("page",))
 
@@ -298,31 +302,49 @@ def pace(row: Document) -> str | None:
     return f"{value:,.1f}" if isinstance(value, int | float) else None
 
 
+def _among(name: str) -> Read:
+    """Return a reader of a field's value, with a link to all runs that have it; ``None`` for none and the default."""
+
+    def read(row: Document) -> Cell:
+        value = row.get(name)
+        return None if value in (None, DEFAULT) else Link(value, f"/?{name}={quote(str(value), safe='')}")
+
+    return read
+
+
 RUN = Subject(
     "run",
     "run_id",
     columns=(
-        Column("Run", _itself("runs", "run_id"), right=True),
-        Column("Crawler", of("crawler")),
-        Column("Trigger", of("trigger"), wide=True),
-        Column("Status", lambda row: Word(status_word(row), why=_why(row))),
-        Column("Outcome", of("outcome")),
-        Column("Ended by", of("ended_by"), wide=True),
-        Column("Stage", of("stage"), wide=True),
-        Column("Pages", count("pages"), right=True),
-        Column("Per min", pace, right=True),
-        Column("Items", count("items"), right=True),
-        Column("Errors", count("errors"), right=True),
-        Column("Verified", at("verified_at")),
-        Column("Next look", lambda row: At(row.get("next_look_at")) if _live(row) else None, wide=True),
-        Column("Created", at("created_at")),
-        Column("Attempt", of("attempt"), right=True, wide=True),
-        Column("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), wide=True),
-        Column("Tags", words("tags"), wide=True),
-        Column("By", of("requested_by"), wide=True),
-        _wide("Project", project),
-        Column("Workflow", first("workflow_id", "owner_workflow_id"), wide=True),
-        Column("Why", first("blocked", "cause", "waiting_for")),
+        # The page draws these columns in its own way, so that a list of runs fits on a telephone.
+        _drawn("Run", _itself("runs", "run_id"), right=True),
+        _drawn("Crawler", of("crawler")),
+        _drawn("Trigger", of("trigger"), wide=True),
+        _drawn("Status", lambda row: Word(status_word(row), why=_why(row))),
+        _drawn("Outcome", of("outcome")),
+        _drawn("Ended by", of("ended_by"), wide=True),
+        _drawn("Stage", of("stage"), wide=True),
+        _drawn("Pages", count("pages"), right=True),
+        _drawn("Per min", pace, right=True),
+        _drawn("Items", count("items"), right=True),
+        _drawn("Errors", count("errors"), right=True),
+        _drawn("Verified", at("verified_at")),
+        _drawn("Next look", lambda row: At(row.get("next_look_at")) if _live(row) else None, wide=True),
+        _drawn("Created", at("created_at")),
+        _drawn("Attempt", of("attempt"), right=True, wide=True),
+        _drawn("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), wide=True),
+        _drawn("Tags", words("tags"), wide=True),
+        _drawn("By", of("requested_by"), wide=True),
+        _drawn("Project", project, wide=True),
+        _drawn("Workflow", first("workflow_id", "owner_workflow_id"), wide=True),
+        _drawn("Why", first("blocked", "cause", "waiting_for")),
+    ),
+    facts=(
+        ("project", project),
+        ("pool", _among("pool")),
+        ("flow", _among("flow_id")),
+        ("request id", of("request_id")),
+        ("uid", of("run_uid")),
     ),
     actions=(
         Action("stop", "Stop", _RECORDED, _live, _REASON, before="This stop was recorded before."),

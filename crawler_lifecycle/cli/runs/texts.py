@@ -14,7 +14,7 @@ from crawler_lifecycle.cli.output import ago, clean, moment, number, took
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.subjects import RUN as SUBJECT
-from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, pace, plain, project, status_word
+from crawler_lifecycle.subjects import TERMINAL, Cell, Document, deletion_words, pace, plain, status_word
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 Crawler = Annotated[str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")]
@@ -24,20 +24,18 @@ _GENERAL = asdict(Limits())
 _MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources", "retries": "retries"}
 _WORDS = {
     "requested_by": "asked by",
-    "flow_id": "flow",
     "parent": "parent",
     "due_at": "due",
     "priority": "priority",
-    "pool": "pool",
 }
 _WORDS |= {"max_parallel_tasks": "at once"}
 
 
-def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
+def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, Cell]]:
     """Return the lines of ``describe``, without empty ones."""
     started = run.get("started_at")
     ended = run.get("ended_at")
-    facts = [
+    facts: list[tuple[str, Cell]] = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
         ("status", f"{status_words(run)}, stage {run.get('stage')}"),
         ("ended by", clean(run.get("ended_by"))),
@@ -56,13 +54,9 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("corrections", str(len(wrong)) if wrong else "none"),
     ]
     facts += [("export", export_words(export)) for export in run.get("exports") or ()]
-    facts += [
-        ("project", clean(project(run))),
-        *asked(run.get("request") or {}),
-        ("request", clean(run.get("request_id"))),
-        ("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))),
-    ]
-    return [(name, value) for name, value in facts if value]
+    facts += asked(run.get("request") or {})
+    facts.append(("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))))
+    return [(name, value) for name, value in facts if value] + SUBJECT.known(run)
 
 
 def status_words(run: Document) -> str:

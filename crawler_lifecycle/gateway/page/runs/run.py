@@ -83,7 +83,6 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
     def shown(request: Request, row: RunRow, run: RunDetail) -> Response:
         workflow = f"{ui.rstrip('/')}/workflows/{quote(run.workflow_id, safe='')}" if ui else None
         values: dict[str, Any] = {"run": run, "ladder": ladder(run), "workflow": workflow, "now": clock()}
-        values["pooled"] = store.pools.known_pools.counted
         values |= {"schedule": schedule_of(run.request_id), "manager": names_of_workflow(run.parent or "")}
         values |= {**tasks_of(store, run), **(history := history_of(store, timeline, row))}
         whole: bool = history["whole_timeline"]
