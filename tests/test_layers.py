@@ -9,11 +9,14 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.feature import Feature
 from tools.package_map import mapped
 
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
@@ -57,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": {"domain", "observability"},
     "adapters": {"domain", "ports", "cloudevents", "runner", "background", "redaction"},
     "clusters": {"domain", "ports", "settings", "process_contract", "runner", "background", "clock"},
-    "store": {"domain", "ports", "background", "redaction", "sqlite_files", "clock"},
+    "store": {"domain", "ports", "background", "redaction", "sqlite_files", "clock", "features"},
     "workflows": {"domain", "ports", "activities"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background", "redaction", "clock"},
     "compose": {"domain", "ports", "activities", *OUTSIDE, "workflows", "settings"},
@@ -293,6 +296,13 @@ def _no_circle(room: Path) -> None:
         pytest.fail(f"{dotted}: a circle of imports: {' <- '.join(error.args[1])}")
 
 
+#: The names in a record that a module of the core loads while it is imported.
+LOADS: dict[str, Callable[[Feature], tuple[str, ...]]] = {
+    "crawler_lifecycle.store.access": lambda feature: (feature.subject,),
+    "crawler_lifecycle.store.tables": lambda feature: feature.tables,
+}
+
+
 def test_any_module_can_be_imported_first() -> None:
     """No module needs, while it is imported, a module that is still being imported: also not by way of a package."""
     dotted = {_dotted(path): path for path in [ROOT / "__init__.py", *MODULES]}
@@ -303,6 +313,9 @@ def test_any_module_can_be_imported_first() -> None:
         own = {*_packages(name), name}
         found = {module for line, module in _imports(path) if module.startswith(ROOT.name) and line not in lazy}
         modules = {known for module in found for known in (module, module.rpartition(".")[0]) if known in dotted}
+        if name in LOADS:
+            names = [feature.function(one) for feature in FEATURES for one in LOADS[name](feature) if one]
+            modules |= {one.partition(":")[0] for one in names}
         needs[name] = {each for module in modules for each in (*_packages(module), module)} - own
     try:
         TopologicalSorter(needs).prepare()

@@ -1,13 +1,15 @@
 """The record of a feature: what the core knows of it.
 
 The core loops over ``FEATURES`` and names none of them. Each slot is optional. A record imports nothing of its feature:
-``crawlctl`` reads it at each start, so functions are named as ``module:function``, below the folder of the feature.
+``crawlctl`` reads it at each start, so objects are named as ``module:object``, below the folder of the feature.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,15 @@ class Feature:
     nouns: tuple[VerbGroup, ...] = ()
     verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Verbs of ``crawlctl`` without a noun."""
+    tables: tuple[str, ...] = ()
+    """The modules that define its tables."""
+    subject: str = ""
+    """The column with the numbers or names by which requests name one of its subjects."""
 
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""
         return f"crawler_lifecycle.features.{self.name}.{name}"
+
+    def load(self, name: str) -> Any:
+        """Import ``module``, or return the object ``module:object``, below the folder of the feature."""
+        return resolve_name(self.function(name))

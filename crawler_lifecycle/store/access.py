@@ -12,10 +12,7 @@ from sqlalchemy import Column, Connection, Index, Integer, String, UniqueConstra
 from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.projects import ALL
-from crawler_lifecycle.features.graphs.store.tables import graph
-from crawler_lifecycle.features.managers.store.tables import manager
-from crawler_lifecycle.features.schedules.store.tables import schedule
-from crawler_lifecycle.features.webhooks.store import webhook
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.access import AccessRow, TokenRow
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
@@ -69,7 +66,7 @@ access_token = new_table(
 #: The most tokens that were not revoked. Each gateway reads all of them every two seconds.
 TOKENS_MAX = 1000
 #: The column of each kind of subject that requests name.
-_SUBJECTS = (run_history.c.run_id, manager.c.manager_id, graph.c.graph_key, schedule.c.name, webhook.c.name)
+_SUBJECTS = (run_history.c.run_id, *(feature.load(feature.subject) for feature in FEATURES if feature.subject))
 _a = access_log.c
 _t = access_token.c
 

@@ -1,5 +1,7 @@
 """The tables: one schema for SQLite, MySQL 8 and MariaDB. Each table is defined in the package of its subject.
 
+The import of this module defines all of them. The record of a feature names the modules with its tables.
+
 Table and column names are a contract, because people build reports on them. The migrations in ``migrations/`` create
 exactly these tables; a test compares both on every database.
 
@@ -9,10 +11,7 @@ Every database compares texts by code point (``utf8mb4_bin``). With the default 
 
 from __future__ import annotations
 
-from crawler_lifecycle.features.graphs.store import tables as graphs
-from crawler_lifecycle.features.managers.store import tables as managers
-from crawler_lifecycle.features.schedules.store import tables as schedules
-from crawler_lifecycle.features.webhooks import store as webhooks
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.store import access, notes
 
 from .audits import tables as audits
@@ -20,4 +19,8 @@ from .base import outbox
 from .columns import metadata
 from .runs import tables as runs
 
-__all__ = ["access", "audits", "graphs", "managers", "metadata", "notes", "outbox", "runs", "schedules", "webhooks"]
+__all__ = ["access", "audits", "metadata", "notes", "outbox", "runs"]
+
+for feature in FEATURES:
+    for module in feature.tables:
+        feature.load(module)

@@ -6,6 +6,8 @@ from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 GRAPHS = Feature(
     "graphs",
+    tables=("store.tables",),
+    subject="store.tables:graph.c.graph_key",
     nouns=(
         VerbGroup(
             "graph",

@@ -6,6 +6,8 @@ from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 MANAGERS = Feature(
     "managers",
+    tables=("store.tables",),
+    subject="store.tables:manager.c.manager_id",
     nouns=(
         VerbGroup(
             "manager",

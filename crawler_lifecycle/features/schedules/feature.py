@@ -6,6 +6,8 @@ from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 SCHEDULES = Feature(
     "schedules",
+    tables=("store.tables",),
+    subject="store.tables:schedule.c.name",
     nouns=(
         VerbGroup(
             "schedule",

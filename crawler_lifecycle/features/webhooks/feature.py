@@ -6,6 +6,8 @@ from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 WEBHOOKS = Feature(
     "webhooks",
+    tables=("store",),
+    subject="store:webhook.c.name",
     nouns=(
         VerbGroup(
             "webhook",
