@@ -66,7 +66,7 @@ access_token = new_table(
 #: The most tokens that were not revoked. Each gateway reads all of them every two seconds.
 TOKENS_MAX = 1000
 #: The column of each kind of subject that requests name.
-_SUBJECTS = (run_history.c.run_id, *(feature.load(feature.subject) for feature in FEATURES if feature.subject))
+SUBJECTS = (run_history.c.run_id, *(feature.load(feature.subject) for feature in FEATURES if feature.subject))
 _a = access_log.c
 _t = access_token.c
 
@@ -107,7 +107,7 @@ class AccessStore(StorePart):
 def _known(conn: Connection, rows: Sequence[AccessRow]) -> Mapping[tuple[str | None, str | None], Row]:
     """Return uid and project of the subjects that exist, by kind and number or name."""
     found: dict[tuple[str | None, str | None], Row] = {}
-    for column in _SUBJECTS:
+    for column in SUBJECTS:
         kind = column.table.name.removesuffix("_history")
         columns = column.table.c
         names: set[Any] = {row.subject for row in rows if row.kind == kind and row.subject}

@@ -13,13 +13,10 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.features.graphs.store.graphs import GraphStore
-from crawler_lifecycle.features.graphs.store.tables import graph
 from crawler_lifecycle.features.managers.store.managers import ManagerStore
 from crawler_lifecycle.features.managers.store.plans import PlanStore
-from crawler_lifecycle.features.managers.store.tables import manager
 from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
-from crawler_lifecycle.features.schedules.store.tables import schedule
-from crawler_lifecycle.features.webhooks.store import WebhookStore, webhook
+from crawler_lifecycle.features.webhooks.store import WebhookStore
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
 from crawler_lifecycle.store.base.unit import Most, StorePart, Told
@@ -40,10 +37,9 @@ from crawler_lifecycle.store.runs.quotas import QuotaStore
 from crawler_lifecycle.store.runs.reads import RunReader, SweepStore, WakeUpStore
 from crawler_lifecycle.store.runs.retries import RetryStore
 from crawler_lifecycle.store.runs.stops import StopStore
-from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
-from .access import AccessStore, TokenStore
+from .access import SUBJECTS, AccessStore, TokenStore
 from .engine import Database, open_engine, parse_url
 from .events import EventStore, TroubleStore
 from .notes import NoteStore
@@ -63,8 +59,8 @@ class StoreHealth(StorePart):
         """Return the projects that have runs, managers, graphs, schedules or webhooks. It reads one row for each."""
         found: set[str] = set()
         with self._db.reading() as conn:
-            for table in (run_history, manager, graph, schedule, webhook):
-                p = table.c.project
+            for subject in SUBJECTS:
+                p = subject.table.c.project
                 last = ""
                 while last := conn.execute(select(p).where(p > last).order_by(p).limit(1)).scalar_one_or_none() or "":
                     found.add(last)
