@@ -299,6 +299,8 @@ def _no_circle(room: Path) -> None:
 #: The names in a record that a module of the core loads while it is imported.
 LOADS: dict[str, Callable[[Feature], tuple[str, ...]]] = {
     "crawler_lifecycle.store.access": lambda feature: (feature.subject,),
+    "crawler_lifecycle.store.retention.deletion": lambda feature: (feature.retain,),
+    "crawler_lifecycle.store.retention.pruning": lambda feature: (feature.retain,),
     "crawler_lifecycle.store.tables": lambda feature: feature.tables,
 }
 

@@ -37,6 +37,8 @@ class Feature:
     """The modules that define its tables."""
     subject: str = ""
     """The column with the numbers or names by which requests name one of its subjects."""
+    retain: str = ""
+    """Its ``FeatureRetention``: the rows that are removed."""
 
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""

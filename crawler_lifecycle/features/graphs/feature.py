@@ -8,6 +8,7 @@ GRAPHS = Feature(
     "graphs",
     tables=("store.tables",),
     subject="store.tables:graph.c.graph_key",
+    retain="store.retention:RETENTION",
     nouns=(
         VerbGroup(
             "graph",

@@ -8,6 +8,7 @@ MANAGERS = Feature(
     "managers",
     tables=("store.tables",),
     subject="store.tables:manager.c.manager_id",
+    retain="store.retention:RETENTION",
     nouns=(
         VerbGroup(
             "manager",

@@ -8,6 +8,7 @@ SCHEDULES = Feature(
     "schedules",
     tables=("store.tables",),
     subject="store.tables:schedule.c.name",
+    retain="store.firings:RETENTION",
     nouns=(
         VerbGroup(
             "schedule",

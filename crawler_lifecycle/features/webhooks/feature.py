@@ -8,6 +8,7 @@ WEBHOOKS = Feature(
     "webhooks",
     tables=("store",),
     subject="store:webhook.c.name",
+    retain="store:RETENTION",
     nouns=(
         VerbGroup(
             "webhook",

@@ -40,6 +40,7 @@ from crawler_lifecycle.store.base.rows import (
     made,
 )
 from crawler_lifecycle.store.columns import Json, Long, UtcTime, Words, counted_key, new_table, project_column, required
+from crawler_lifecycle.store.retention.parts import FeatureRetention
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
 from .domain.definition import (
@@ -79,6 +80,7 @@ webhook = new_table(
 )
 
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
+RETENTION = FeatureRetention(sinks=(webhook_sink(""),))
 _w = webhook.c
 _e = outbox_event.c
 _d = outbox_delivery.c

@@ -9,43 +9,34 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, FromClause, Update, and_, case, delete, select, update
+from sqlalchemy import Column, ColumnElement, FromClause, Update, delete, select, update
 
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.names import graph_key_of
 from crawler_lifecycle.domain.run import OUTCOMES
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepKind
-from crawler_lifecycle.features.graphs.store.tables import graph, graph_result, graph_step
-from crawler_lifecycle.features.managers.domain.manager import JobState
-from crawler_lifecycle.features.managers.store.tables import manager, manager_item
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.moves import forget_staged
 from crawler_lifecycle.store.runs.rows import run_row
-from crawler_lifecycle.store.runs.tables import OVER_RUNS
-from crawler_lifecycle.store.runs.unit import RunPart, Unit, check_run
+from crawler_lifecycle.store.runs.unit import RunPart, check_run
 from crawler_lifecycle.store.tables import metadata
 
 from .file_retention import begin_removal
+from .parts import feature_retentions, known_outcome
 
 _WORDS: dict[str, Any] = dict.fromkeys(("cause", "reason", "resume_note", "error", "fields"))
 
 
-def _known(outcome: Column[Any]) -> Any:
-    """Return the outcome if it is a standard one, else null. A crawler may report any text as its outcome."""
-    return case((outcome.in_(OUTCOMES), outcome), else_=None)
-
-
+_FEATURES = feature_retentions()
 _T = metadata.tables
-_run = metadata.tables["run_history"].c
+_run = _T["run_history"].c
 _task = _T["task_history"]
 _event = _T["outbox_event"]
 #: The keys of large tables, which are changed in pages. Each has the new values of columns with texts of persons and of
 #: crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
-    _task.c.task_id: _WORDS | {"outcome": _known(_task.c.outcome), "args": {}},
+    _task.c.task_id: _WORDS | {"outcome": known_outcome(_task.c.outcome), "args": {}},
     _T["status_transition"].c.seq: {"evidence": {}},
     _T["correction"].c.id: {"evidence": {}},
     _event.c.seq: {"body": {"deleted": True}},
@@ -54,7 +45,6 @@ _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
 _SMALL: Mapping[str, Mapping[str, Any] | None] = {
     "cancellation_log": {"reason": None},
     "export_record": {"url": None, "error": None},
-    "manager_item": {"params": None, "error": None, "outcome": _known(manager_item.c.outcome)},
     "run_tag": None,
     "audit_finding": None,
 }
@@ -75,7 +65,8 @@ class DeletionStore(RunPart):
             if not unit.status.terminal:
                 what = f"Run {run_id} is {unit.status}; stop it first (crawlctl stop {run_id}), and wait for its end"
                 raise NotInThisState(what)
-            _check_taken_in(unit)
+            for feature in _FEATURES:
+                feature.check_deletion(unit)
             report = {"requested_by": requested_by, "gone": {}, "left": _theirs(unit.run)}
             unit.update_run(deleted_at=unit.now, deletion=report)
             begin_removal(unit)
@@ -101,7 +92,8 @@ class DeletionStore(RunPart):
             for name, words in _SMALL.items():
                 mine = _T[name].c.run_id == run.run_id
                 unit.conn.execute(delete(_T[name]).where(mine) if words is None else _taken(_T[name], mine, words))
-            _delete_of_graph(unit)
+            for feature in _FEATURES:
+                feature.delete_texts(unit)
             unit.update_run(
                 request={**unit.run["request"], "args": {}, "settings": {}, "tags": []},
                 outcome=unit.run["outcome"] if unit.run["outcome"] in OUTCOMES else None,
@@ -161,42 +153,5 @@ def _theirs(run: Row) -> dict[str, str]:
     return {who: "it keeps the definition of the run, with its arguments" for who in begun_by if who}
 
 
-def _check_taken_in(unit: Unit) -> None:
-    """Raise ``NotInThisState`` while a manager has not handled the end of the run, or while its graph executes. Both
-    may still need its data.
-    """
-    i = manager_item.c
-    m = manager.c
-    g = graph.c
-    run_id = unit.run_id
-    waits = select(i.manager_id).join_from(manager_item, manager, m.manager_id == i.manager_id)
-    waits = waits.where(i.run_id == run_id, i.state != JobState.ENDED.value, m.status.not_in(OVER_RUNS)).limit(1)
-    if (manager_id := unit.conn.execute(waits).scalar_one_or_none()) is not None:
-        why = f"manager {manager_id} has not handled the end of run {run_id} yet"
-        raise NotInThisState(f"{why}; try again in a minute, or stop the manager (crawlctl manager stop {manager_id})")
-    key = graph_key_of(unit.run["parent"] or "")
-    own = (g.graph_key == key, g.project == unit.run["project"])
-    open_one = select(g.graph_id).where(*own, g.state == GraphState.EXECUTING.value)
-    if key and unit.conn.execute(open_one).scalar_one_or_none() is not None:
-        why = f"graph {key} still executes and may need the data of run {run_id}"
-        raise NotInThisState(f"{why}; wait for its end, or stop the graph (crawlctl graph stop {key})")
-
-
 def _taken(table: FromClause, which: ColumnElement[bool], words: Mapping[str, Any]) -> Update:
     return update(table).where(which).values(**words)  # type: ignore[arg-type]
-
-
-def _delete_of_graph(unit: Unit) -> None:
-    """Remove the results of the run from its graph. If the step is retried, the graph starts a new run."""
-    if (key := graph_key_of(unit.run["parent"] or "")) is None:
-        return
-    conn = unit.conn
-    s = graph_step.c
-    text = f"run {unit.run_id} was deleted"
-    mine = select(s.graph_id, s.number).join_from(graph_step, graph, graph.c.graph_id == s.graph_id)
-    mine = mine.where(graph.c.graph_key == key, s.run_id == unit.run_id, s.kind == StepKind.CRAWL.value)
-    for graph_id, number in conn.execute(mine).all():
-        delete_rows(conn, graph_result.c.number, "PRIMARY", [number], of={"graph_id": graph_id})
-        this = and_(s.graph_id == graph_id, s.number == number)
-        ended = {"outcome": _known(s.outcome), "reason": text, "errors": None, "result_bytes": None}
-        conn.execute(_taken(graph_step, this, {**ended, "run_id": None, "run_attempt": 0}))

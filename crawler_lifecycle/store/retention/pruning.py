@@ -9,34 +9,23 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Label, Table, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import whole
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED, graph_subject, manager_subject
+from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
     CLOSED,
     Stays,
-    due_stays,
     event_stays,
     finding_stays,
     mark,
     marked_through,
-    stays,
 )
-from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.features.graphs.domain.spec import GraphState
-from crawler_lifecycle.features.graphs.store.tables import graph, graph_log, graph_page, graph_result, graph_step
-from crawler_lifecycle.features.managers.store.tables import manager, manager_addition, manager_item
-from crawler_lifecycle.features.schedules.store.firings import BEGINS, OVER, status_column
-from crawler_lifecycle.features.schedules.store.tables import schedule_due
-from crawler_lifecycle.features.webhooks.domain.definition import webhook_sink
 from crawler_lifecycle.store.access import access_log
 from crawler_lifecycle.store.audits.tables import audit_finding
 from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows, rows_in
@@ -44,22 +33,16 @@ from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.runs.tables import (
-    OVER_RUNS,
     history_property,
     run_history,
     task_finding,
-    task_history,
     task_log,
     task_observation,
     task_stats,
 )
 
-#: The key of a row. The second number is 0 when the key has only one column.
-Place = tuple[int, int]
-#: A run, a manager or a graph: the name of its ``Owner``, and its id.
-Ref = tuple[str, int]
+from .parts import PRIMARY, Owner, Place, Ref, Source, feature_retentions
 
-_PRIMARY = "FORCE INDEX (PRIMARY)"
 _BY_SINK = "uq_outbox_delivery_seq_sink"
 _BY_NAME = (history_property, "FORCE INDEX (uq_history_property_run_id_attempt_name)", "mysql")
 
@@ -70,7 +53,7 @@ class Leaving:
 
     key: Place
     owner: Ref | None
-    """The run, manager or graph of the row; ``None``: it has none, or its owner does not exist."""
+    """The owner of the row; ``None``: it has none, or its owner does not exist."""
 
 
 @dataclass
@@ -95,182 +78,43 @@ class Chunk:
             self.sent_stays += Counter({why: sent})
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A kind of owner of rows. The rows may be removed long after the end of their owner."""
-
-    id: Column[int]
-    state: Column[str]
-    words: type[StrEnum]
-    over: frozenset[str]
-    ended: Column[datetime]
-    key: Column[Any] | None = None
-    """The column whose value is in the subjects of its events; ``None``: events have a column with its id, or it has no
-    events."""
-    subject: str = ""
-    """The prefix of these subjects."""
-    mark: str | None = None
-    """The column with the time when its rows were last removed."""
-
-    @property
-    def table(self) -> Table:
-        found: Table = self.id.table
-        return found
-
-    @property
-    def facts(self) -> list[Label[Any]]:
-        """The columns that decide whether its rows may be removed."""
-        changed = self.table.c.updated_at.label("its_change")
-        return [self.id.label("its_id"), self.state.label("its_state"), self.ended.label("its_end"), changed]
-
-    def stays(self, row: Row, before: datetime) -> Stays | None:
-        """Return the reason why its rows stay; ``None``: they may be removed. ``row`` has the columns ``facts``."""
-        return stays(row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before)
-
-
+_FEATURES = feature_retentions()
+_RUN = Owner(run_history)
 #: The kinds of owners, in the order in which they are locked.
-OWNERS: Mapping[str, Owner] = {
-    "manager": Owner(
-        manager.c.manager_id,
-        state=manager.c.status,
-        words=RunStatus,
-        over=frozenset(OVER_RUNS),
-        ended=manager.c.ended_at,
-        key=manager.c.manager_id,
-        subject=manager_subject(0)[:-1],
-        mark="jobs_pruned_at",
-    ),
-    "graph": Owner(
-        graph.c.graph_id,
-        state=graph.c.state,
-        words=GraphState,
-        over=frozenset(state.value for state in GraphState if state.final),
-        ended=graph.c.ended_at,
-        key=graph.c.graph_key,
-        subject=graph_subject(""),
-        mark="pruned_at",
-    ),
-    # A graph that was never started; its pages are removed.
-    "draft": Owner(
-        graph.c.graph_id,
-        state=graph.c.state,
-        words=GraphState,
-        over=frozenset({GraphState.DRAFT.value}),
-        ended=graph.c.updated_at,
-    ),
-    "run": Owner(
-        run_history.c.run_id,
-        state=run_history.c.status,
-        words=RunStatus,
-        over=frozenset(OVER_RUNS),
-        ended=run_history.c.ended_at,
-    ),
-}
+OWNERS = (*(owner for feature in _FEATURES for owner in feature.owners), _RUN)
+#: Prefixes of the sinks whose failed deliveries keep no event.
+_MAY_FAIL = tuple(sink for feature in _FEATURES for sink in feature.sinks)
 
 
 def _finding(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
     return finding_stays(owner, row["status"], (row["last_seen"], row["repaired_at"]), before)
 
 
-def _due(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
-    live = row["target_id"] is None or (row["status"] is not None and row["status"] not in OVER)
-    return due_stays(row["decision"] in BEGINS, live, row["decided_at"], before)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A table from which rows are removed."""
-
-    table: Table
-    owner: str | None = None
-    columns: Sequence[ColumnElement[Any]] = ()
-    """The columns that decide about a row in addition to its owner."""
-    rule: Callable[[Row, Stays | None, datetime], Stays | None] = lambda row, owner, before: owner
-    """Returns the reason why a row stays. It gets the row, the reason of its owner, and the age limit."""
-    still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
-    """Returns conditions that a row must still meet at its removal. Some rows change while their owner is not
-    locked."""
-    marks: bool = True
-    """True when the owner must record that its rows were removed."""
-
-    @property
-    def keys(self) -> tuple[Column[Any], ...]:
-        """The first two columns of the primary key. All parts of a graph's result are removed together."""
-        return tuple(self.table.primary_key)[:2]
-
-    def rows(self, conn: Connection, after: Place) -> Sequence[Row]:
-        """Return the rows of the next chunk. A hint makes the database read this table first."""
-        (first, *more) = self.keys
-        owner = OWNERS.get(self.owner or "")
-        # With conditions in this form every database starts to read at this key.
-        behind = [first >= after[0], (first > after[0]) | (more[0] > after[1])] if more else [first > after[0]]
-        query = select(*self.keys, *self.columns).select_from(self.table)
-        if owner is not None:
-            of = self.table.c.get(owner.id.name)
-            if of is None:  # the rows belong to tasks, and the tasks to runs
-                query = query.outerjoin(task_history, task_history.c.task_id == first)
-                of = task_history.c.run_id
-            query = query.add_columns(*owner.facts).outerjoin(owner.table, owner.id == of)
-        if self.table is graph_result:
-            behind.append(graph_result.c.part == 0)
-        query = query.where(*behind).order_by(*self.keys).limit(CHUNK).with_hint(self.table, _PRIMARY, "mysql")
-        return conn.execute(query).mappings().all()
-
-    def place(self, row: Row) -> Place:
-        """Return the key of a row."""
-        return row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0
-
-    def judge(self, row: Row, before: datetime) -> tuple[Ref | None, Stays | None]:
-        """Return the owner of a row, and the reason why the row stays; ``None``: it may be removed."""
-        if self.owner is None:
-            return None, self.rule(row, None, before)
-        ref = None if row["its_id"] is None else (self.owner, row["its_id"])
-        return ref, self.rule(row, OWNERS[self.owner].stays(row, before), before)
-
-    def delete(self, conn: Connection, keys: Sequence[Place]) -> int:
-        """Delete the rows with these keys. Returns their number."""
-        first, *more = self.keys
-        if not more:
-            return delete_rows(conn, first, "PRIMARY", [key[0] for key in keys])
-        below: dict[int, list[int]] = {}
-        for one, two in keys:
-            below.setdefault(one, []).append(two)
-        return sum(delete_rows(conn, more[0], "PRIMARY", rest, of={first.name: id}) for id, rest in below.items())
-
-
-def _sources() -> Mapping[str, Source]:
-    event = outbox_event.c
-    firing = schedule_due.c
-    found = audit_finding.c
-    sources = (
+_e = outbox_event.c
+_f = audit_finding.c
+_OF_FEATURES = [source for feature in _FEATURES for source in feature.sources]
+#: The tables by their names, in the order in which they are pruned.
+SOURCES: Mapping[str, Source] = {
+    source.table.name: source
+    for source in (
         Source(
             outbox_event,
-            "run",
-            columns=(event.run_id, event.subject, event.event_key, event.type, event.created_at),
+            _RUN,
+            columns=(_e.run_id, _e.subject, _e.event_key, _e.type, _e.created_at),
             still=lambda before: (),  # no condition, only a lock: a delivery ends before it or finds no event
         ),
-        Source(task_log, "run"),
-        Source(task_stats, "run", marks=False),
-        Source(task_observation, "run", marks=False),
-        Source(task_finding, "run", marks=False),
-        Source(
-            schedule_due,
-            columns=(firing.decision, firing.target_id, firing.decided_at, status_column()),
-            rule=_due,
-            still=lambda before: (firing.decided_at < before,),  # a person may have requested the due time meanwhile
-        ),
-        Source(manager_item, "manager"),
-        Source(manager_addition, "manager"),
-        Source(graph_result, "graph"),
-        Source(graph_step, "graph"),
-        Source(graph_log, "graph"),
-        Source(graph_page, "draft"),
+        Source(task_log, _RUN),
+        Source(task_stats, _RUN, marks=False),
+        Source(task_observation, _RUN, marks=False),
+        Source(task_finding, _RUN, marks=False),
+        # Rows without an owner (due times) go first.
+        *sorted(_OF_FEATURES, key=lambda source: source.owner is not None),
         Source(
             audit_finding,
-            "run",
-            columns=(found.status, found.last_seen, found.repaired_at),
+            _RUN,
+            columns=(_f.status, _f.last_seen, _f.repaired_at),
             rule=_finding,
-            still=lambda before: (found.status.in_(CLOSED), found.last_seen < before),  # audits may find it again
+            still=lambda before: (_f.status.in_(CLOSED), _f.last_seen < before),  # audits may find it again
             marks=False,
         ),
         Source(
@@ -279,11 +123,7 @@ def _sources() -> Mapping[str, Source]:
             rule=lambda row, _, before: None if row["at"] < before else Stays.RECENT,
         ),
     )
-    return {source.table.name: source for source in sources}
-
-
-#: The tables by their names, in the order in which they are pruned.
-SOURCES = _sources()
+}
 
 
 class Pruner:
@@ -303,7 +143,7 @@ class Pruner:
         """Return which of the next 500 rows after ``after`` may be removed, and why others stay. It changes nothing."""
         source = SOURCES[table]
         with self._db.reading() as conn:
-            rows = source.rows(conn, after)
+            rows = source.rows(conn, after, CHUNK)
             chunk = Chunk(next=source.place(rows[-1]) if len(rows) == CHUNK else None)
             if source.table is outbox_event:
                 _add_events(conn, chunk, rows, before)
@@ -329,7 +169,7 @@ class Pruner:
                 [column] = source.keys
                 ids = [key[0] for key, _ in mine]
                 query = select(column).where(column.in_(ids), *source.still(before)).order_by(column).with_for_update()
-                found = set(conn.execute(query.with_hint(source.table, _PRIMARY, "mysql")).scalars())
+                found = set(conn.execute(query.with_hint(source.table, PRIMARY, "mysql")).scalars())
                 mine = [one for one in mine if one[0][0] in found]
             keys = sorted(key for key, _ in mine)
             if source.table is outbox_event:
@@ -349,10 +189,11 @@ class Pruner:
         for (key, _), ref in gone:
             if ref is not None:
                 through[ref] = max(key if source.table is outbox_event else 0, through.get(ref, 0))
-        self._mark_runs(conn, {id: (attempts["run", id], seq) for (name, id), seq in through.items() if name == "run"})
-        for name in ("manager", "graph"):
-            owner = OWNERS[name]
-            mine = {id: seq for (of, id), seq in through.items() if of == name}
+        self._mark_runs(conn, {id: (attempts[_RUN, id], seq) for (of, id), seq in through.items() if of is _RUN})
+        for owner in OWNERS:
+            if owner.mark is None:
+                continue
+            mine = {id: seq for (of, id), seq in through.items() if of is owner}
             if source.table is outbox_event:
                 marked = owner.table.c.pruned_through
                 for id, seq in mine.items():
@@ -388,13 +229,13 @@ def open_pruner(url: str, *, clock: Clock = utc_now) -> Pruner:
 def _locked_owners(conn: Connection, leaving: Sequence[Leaving], before: datetime) -> dict[Ref, int]:
     """Lock the owners of these rows that ended before ``before``, in the order of their ids. Returns their attempts."""
     found: dict[Ref, int] = {}
-    for name, owner in OWNERS.items():
-        ids = {one.owner[1] for one in leaving if one.owner is not None and one.owner[0] == name}
+    for owner in OWNERS:
+        ids = {one.owner[1] for one in leaving if one.owner is not None and one.owner[0] is owner}
         columns = owner.table.c
-        old = (owner.state.in_(owner.over), owner.ended < before, columns.updated_at < before)
+        old = (columns[owner.state].in_(owner.over), columns[owner.ended] < before, columns.updated_at < before)
         query = select(owner.id.label("id"), columns.attempt).where(*old).order_by(owner.id).with_for_update()
-        rows = rows_in(conn, query.with_hint(owner.table, _PRIMARY, "mysql"), owner.id, ids)
-        found |= {(name, row["id"]): row["attempt"] for row in rows}
+        rows = rows_in(conn, query.with_hint(owner.table, PRIMARY, "mysql"), owner.id, ids)
+        found |= {(owner, row["id"]): row["attempt"] for row in rows}
     return found
 
 
@@ -411,8 +252,8 @@ def _add_events(conn: Connection, chunk: Chunk, rows: Sequence[Row], before: dat
         if row["run_id"] is None:
             owner, why = others[subject]
         else:
-            owner = ("run", row["run_id"])
-            why = OWNERS["run"].stays(row, before)
+            owner = (_RUN, row["run_id"])
+            why = _RUN.stays(row, before)
         why = event_stays(why, row["event_key"], row["created_at"], before)
         if why is None and row["seq"] in unsent and row["seq"] == newest(subject):
             why = Stays.UNSENT
@@ -428,8 +269,7 @@ def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]
     query = query.with_hint(outbox_delivery, f"FORCE INDEX ({_BY_SINK})", "mysql")
     for seq, status, sink in conn.execute(query) if seqs else ():
         sent[seq] += 1
-        # Failed deliveries to webhooks do not count, because a webhook may fail for months.
-        if status != "delivered" and not sink.startswith(webhook_sink("")):
+        if status != "delivered" and not sink.startswith(_MAY_FAIL):
             failed.add(seq)
     return sent, failed
 
@@ -442,14 +282,14 @@ def _owners_of(
     Schedules and webhooks have no end. Their events have no owner here, and are removed by their own age.
     """
     found: dict[str, tuple[Ref | None, Stays | None]] = dict.fromkeys(subjects, (None, None))
-    for name, owner in OWNERS.items():
+    for owner in OWNERS:
         if owner.key is None:
             continue
         keys = {subject.removeprefix(owner.subject) for subject in subjects if subject.startswith(owner.subject)}
         found |= {f"{owner.subject}{key}": (None, Stays.UNKNOWN) for key in keys}
         values = {whole(one) for one in keys} - {None} if owner.key is owner.id else keys
         for row in rows_in(conn, select(owner.key.label("key"), *owner.facts), owner.key, values):
-            found[f"{owner.subject}{row['key']}"] = ((name, row["its_id"]), owner.stays(row, before))
+            found[f"{owner.subject}{row['key']}"] = ((owner, row["its_id"]), owner.stays(row, before))
     return found
 
 

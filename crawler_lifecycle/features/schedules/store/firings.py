@@ -14,11 +14,13 @@ from crawler_lifecycle.domain.due_ids import due_text
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE_SKIPPED, schedule_subject
+from crawler_lifecycle.domain.retention import Stays, due_stays
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.graphs.domain.spec import GraphState
 from crawler_lifecycle.features.graphs.store.tables import graph
 from crawler_lifecycle.features.managers.store.tables import manager
 from crawler_lifecycle.store.base.rows import Row, change_row, definition_of, made
+from crawler_lifecycle.store.retention.parts import FeatureRetention, Source
 from crawler_lifecycle.store.runs.tables import run_history
 
 from ..domain.decision import Decision
@@ -260,3 +262,23 @@ def due_row(firing: Row, name: str) -> DueRow:
     """Return the firing as a value of the port."""
     more = {"decision": Decision(firing["decision"]), "target": target_of(firing), "status": firing.get("status")}
     return made(DueRow, firing, name=name, **more)
+
+
+# --- retention -----------------------------------------------------------------------------------------------------
+
+
+def _firing_stays(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
+    live = row["target_id"] is None or (row["status"] is not None and row["status"] not in OVER)
+    return due_stays(row["decision"] in BEGINS, live, row["decided_at"], before)
+
+
+RETENTION = FeatureRetention(
+    sources=(
+        Source(
+            schedule_due,
+            columns=(_d.decision, _d.target_id, _d.decided_at, status_column()),
+            rule=_firing_stays,
+            still=lambda before: (_d.decided_at < before,),  # a person may have requested the due time meanwhile
+        ),
+    )
+)
