@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "gateway": {
         *("domain", "ports", "activities", *OUTSIDE, "settings", "compose", "temporal", "web", "task_tokens"),
-        *("observability", "background", "subjects", "clock"),
+        *("observability", "background", "subjects", "clock", "features"),
     },
     "features": set(),
     "user_code": {

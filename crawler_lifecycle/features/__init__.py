@@ -4,7 +4,8 @@ from .graphs.feature import GRAPHS
 from .managers.feature import MANAGERS
 from .mcp.feature import MCP
 from .schedules.feature import SCHEDULES
+from .scrapyd.feature import SCRAPYD
 from .webhooks.feature import WEBHOOKS
 
 #: The only list of features with a record.
-FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, MCP)
+FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, SCRAPYD, MCP)

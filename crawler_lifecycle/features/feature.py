@@ -39,6 +39,12 @@ class Feature:
     """The column with the numbers or names by which requests name one of its subjects."""
     retain: str = ""
     """Its ``FeatureRetention``: the rows that are removed."""
+    routes: tuple[str, ...] = ()
+    """Functions that add routes of the API. Like those of ``pages`` and ``middleware``, they take app and gateway."""
+    pages: tuple[str, ...] = ()
+    """Functions that add web pages."""
+    middleware: tuple[str, ...] = ()
+    """Functions that add middleware around all that the gateway has."""
 
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""

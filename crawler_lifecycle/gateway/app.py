@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 
-from crawler_lifecycle.features.graphs.gateway.routes import add_graph_commands, add_graph_readers
-from crawler_lifecycle.features.managers.gateway.routes import add_manager_commands, add_manager_readers
-from crawler_lifecycle.features.schedules.gateway.routes import add_schedule_commands, add_schedule_readers
-from crawler_lifecycle.features.scrapyd.gateway.jobs import Jobs
-from crawler_lifecycle.features.scrapyd.gateway.routes import Dialect, add_scrapyd
-from crawler_lifecycle.features.webhooks.gateway.routes import add_webhook_commands, add_webhook_readers
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Operations, caller_name
 from crawler_lifecycle.gateway.access.recorder import Recording
@@ -44,17 +39,14 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.state.leaving = gateway.leaving
     app.state.metrics = gateway.metrics
     _add_api(app, gateway)
-    store = gateway.store
-    ask_the_database(gateway.metrics, store, gateway.clock)
+    ask_the_database(gateway.metrics, gateway.store, gateway.clock)
     _add_rest(app, gateway)
     app.router.include_in_schema = False  # openapi.json does not describe what follows
-    if gateway.scrapyd is not None:
-        jobs = Jobs(gateway.scrapyd, gateway.commands, gateway.crawlers, store.runs)
-        add_scrapyd(app, jobs, gateway.reader, store.tasks)
     add_page(app, gateway)
     _add_middleware(app, gateway)
-    if gateway.scrapyd is not None:
-        app.add_middleware(Dialect)
+    for feature in FEATURES:
+        for name in feature.middleware:
+            feature.load(name)(app, gateway)
     return app
 
 
@@ -70,18 +62,13 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_logs(app, gateway.reader)
     add_files(app, gateway.files, store.runs, store.tasks)
     add_items(app, gateway.items)
-    add_stream(app, gateway.feed, store.runs, gateway.manager_views, gateway.graph_views)
+    add_stream(app, gateway)
     add_audit(app, store.findings, gateway.workflows)
     add_quotas(app, store.quotas)
     add_access_log(app, store.access, clock)
-    add_manager_commands(app, gateway.manager_commands)
-    add_manager_readers(app, store.plans, gateway.manager_views)
-    add_graph_commands(app, gateway.graph_commands)
-    add_graph_readers(app, gateway.graph_views, gateway.feed)
-    add_schedule_commands(app, gateway.schedule_commands, gateway.schedule_views)
-    add_schedule_readers(app, gateway.schedule_commands, gateway.schedule_views)
-    add_webhook_commands(app, gateway.webhook_commands)
-    add_webhook_readers(app, gateway.webhook_commands, gateway.webhook_views)
+    for feature in FEATURES:
+        for name in feature.routes:
+            feature.load(name)(app, gateway)
 
 
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:

@@ -14,13 +14,10 @@ from crawler_lifecycle.domain.bounds import ID_MAX, whole
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.names import graph_subject, manager_subject, run_subject
 from crawler_lifecycle.features.graphs.domain.spec import NAME_MAX
-from crawler_lifecycle.features.graphs.gateway.answers import GraphViews
-from crawler_lifecycle.features.managers.gateway.routes import ManagerViews
 from crawler_lifecycle.gateway.api.paging import Choice, Id
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import found as found_run
-from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import refused
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
@@ -49,8 +46,9 @@ class StreamChoice(Choice):
         return given[0][1] if given else None
 
 
-def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerViews, graphs: GraphViews) -> None:
+def add_stream(app: FastAPI, gateway: Gateway) -> None:
     """Add ``GET /v1/events``."""
+    feed = gateway.feed
 
     @app.get(
         "/v1/events",
@@ -77,11 +75,11 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerViews
         # A stream may begin while the database is down, as it also survives that: browsers do not retry after an error.
         with suppress(StoreUnavailable, RowUnreadable):
             if choice.run_id is not None:
-                await run_in_threadpool(found_run, runs, choice.run_id)
+                await run_in_threadpool(found_run, gateway.store.runs, choice.run_id)
             elif choice.manager is not None:
-                await run_in_threadpool(managers.found, choice.manager)
+                await run_in_threadpool(gateway.manager_views.found, choice.manager)
             elif choice.graph is not None:
-                await run_in_threadpool(graphs.found, choice.graph)
+                await run_in_threadpool(gateway.graph_views.found, choice.graph)
         return Streamed(
             feed.stream(after, subject),
             "text/event-stream",

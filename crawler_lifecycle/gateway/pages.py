@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fastapi import FastAPI
 
-from crawler_lifecycle.features.graphs.gateway.page import add_graphs
-from crawler_lifecycle.features.managers.gateway.page import add_managers
-from crawler_lifecycle.features.schedules.gateway.page import add_schedule_form, add_schedules, schedules_of
-from crawler_lifecycle.features.webhooks.gateway.page import add_webhook_form, add_webhooks
-from crawler_lifecycle.gateway.beginning import add_beginnings
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.gateway.page.crawlers import add_crawlers
 from crawler_lifecycle.gateway.page.ledger import add_ledger
 from crawler_lifecycle.gateway.page.live import add_stream
 from crawler_lifecycle.gateway.page.login import add_login
-from crawler_lifecycle.gateway.page.parts.forms import Once
 from crawler_lifecycle.gateway.page.parts.rendering import add_assets
 from crawler_lifecycle.gateway.page.runs.commands import add_commands, add_runs
 from crawler_lifecycle.gateway.page.runs.overview import Overview
@@ -40,15 +33,10 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_files(app, gateway.files, views, store.runs)
     add_items(app, gateway.items, views)
     add_commands(app, gateway.commands, clock)
-    add_crawlers(app, store, gateway.recent, gateway.crawlers, partial(schedules_of, gateway.schedule_views))
+    add_crawlers(app, store, gateway.recent, gateway.crawlers, gateway.schedule_views.of_crawler)
     add_pool_page(app, store.pools, clock)
-    once = Once()
-    add_ledger(app, store, views, gateway.workflows, once)
-    add_beginnings(app, gateway.manager_commands, gateway.graph_commands)
-    add_managers(app, gateway.manager_commands, gateway.manager_views, once)
-    add_graphs(app, gateway.graph_commands, gateway.graph_views, once)
-    add_schedule_form(app, gateway.schedule_commands, gateway.crawlers)  # first, or "new" would be a schedule
-    add_schedules(app, gateway.schedule_commands, gateway.schedule_views, once)
-    add_webhook_form(app, gateway.webhook_commands)
-    add_webhooks(app, gateway.webhook_commands, gateway.webhook_views, store.events, once)
+    add_ledger(app, store, views, gateway.workflows, gateway.once)
+    for feature in FEATURES:
+        for name in feature.pages:
+            feature.load(name)(app, gateway)
     add_stream(app, gateway.feed, clock, gateway.needs, store.runs)

@@ -17,19 +17,20 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.features.graphs.gateway.answers import GraphViews
 from crawler_lifecycle.features.graphs.gateway.commands import GraphCommands
+from crawler_lifecycle.features.managers.gateway.answers import ManagerViews
 from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
-from crawler_lifecycle.features.managers.gateway.routes import ManagerViews
+from crawler_lifecycle.features.schedules.gateway.answers import ScheduleViews
 from crawler_lifecycle.features.schedules.gateway.commands import ScheduleCommands
-from crawler_lifecycle.features.schedules.gateway.routes import ScheduleViews
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
+from crawler_lifecycle.features.webhooks.gateway.answers import WebhookViews
 from crawler_lifecycle.features.webhooks.gateway.commands import WebhookCommands
-from crawler_lifecycle.features.webhooks.gateway.routes import WebhookViews
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.recorder import Recorder
 from crawler_lifecycle.gateway.access.tokens import KeptTokens
 from crawler_lifecycle.gateway.health import Health, Needs
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.page.parts.forms import Once
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -88,6 +89,7 @@ class Gateway:
         workflows = self.workflows
         clock = self.clock
         self.metrics = Metrics()
+        self.once = Once()
         self.recorder = Recorder(store.access, clock)
         callers = self.entrance.callers
         self.same_settings = SameSettings(store.notes, "gateway", self.marks or {})

@@ -31,4 +31,11 @@ GRAPHS = Feature(
             },
         ),
     ),
+    routes=(
+        "gateway.routes:add_commands",
+        "gateway.routes:add_graphs",
+        "gateway.routes:add_steps",
+        "gateway.routes:add_results",
+    ),
+    pages=("gateway.beginning:add_beginning", "gateway.page:add_graphs"),
 )

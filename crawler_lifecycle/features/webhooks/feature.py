@@ -28,4 +28,6 @@ WEBHOOKS = Feature(
             aliases=("alert",),
         ),
     ),
+    routes=("gateway.routes:add_webhooks",),
+    pages=("gateway.page:add_form", "gateway.page:add_webhooks"),  # the form first, or "new" would be a webhook
 )

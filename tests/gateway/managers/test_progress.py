@@ -9,8 +9,8 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.features.managers.gateway.answers import Jobs, ManagerDetail
 from crawler_lifecycle.features.managers.gateway.progress import HOUR, LEAST, WIDTH, Pace, parts_of, sentence
-from crawler_lifecycle.features.managers.gateway.routes import Jobs, ManagerDetail
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DONE, STOPPING, WORKS = RunStatus.COMPLETED, RunStatus.STOPPING, RunStatus.PROCESSING

@@ -13,13 +13,14 @@ from starlette.responses import Response
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.choosing import Chooser
 from crawler_lifecycle.gateway.page.parts.chosen import CHOSEN, ChosenForm, add_list, press_one
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, query_of
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, query_of
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.subjects import GRAPH, Subject
 
 from ..domain.spec import GraphState, StepState
 from ..store.unit import SORTS
-from .answers import Graph, GraphFilters, GraphViews, StepFilters, step_token
+from .answers import Graph, GraphFilters, StepFilters, step_token
 from .commands import (
     CancelGraph,
     GraphCommands,
@@ -60,8 +61,11 @@ class GraphForm(ActionForm):
     reason: Reason | None = None
 
 
-def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: Once) -> None:
+def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of graphs."""
+    commands = gateway.graph_commands
+    views = gateway.graph_views
+    once = gateway.once
     clock = views.clock
 
     do = partial(_carried_out, commands)

@@ -21,9 +21,9 @@ from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, moments, next_answer
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
-from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.web.problems import JsonBody, Problem
 from crawler_lifecycle.web.turns import turn
@@ -41,7 +41,6 @@ from .answers import (
     GraphFilters,
     GraphPage,
     GraphStatus,
-    GraphViews,
     Path,
     PictureFormat,
     StepFilters,
@@ -55,7 +54,6 @@ from .commands import (
     ApproveGraphStep,
     CancelGraph,
     ChangedSteps,
-    GraphCommands,
     RetryGraph,
     StartGraph,
     StopGraphBody,
@@ -81,8 +79,9 @@ RESULTS_BYTES = 8 * 1024 * 1024
 STEPS_BYTES = 8 * 1024 * 1024
 
 
-def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
+def add_commands(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of commands: start, pages of a draft, cancel, retry, append and stop."""
+    commands = gateway.graph_commands
 
     def answer(done: Commanded[GraphRow], response: Response) -> AcceptedGraph:
         response.status_code = 202 if done.fresh else 200
@@ -170,14 +169,10 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return answer(await commands.stop(id, signed(body)), response)
 
 
-def add_graph_readers(app: FastAPI, views: GraphViews, feed: Feed) -> None:
-    """Add the routes that read graphs, their steps and their results."""
-    _add_graphs(app, views, feed)
-    _add_steps(app, views)
-    _add_results(app, views)
-
-
-def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
+def add_graphs(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes that read graphs."""
+    feed = gateway.feed
+    views = gateway.graph_views
     graphs = views.store
 
     @app.get("/v1/graphs", **documents(GraphPage))
@@ -259,7 +254,9 @@ def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
         after = rows[-1].number
 
 
-def _add_steps(app: FastAPI, views: GraphViews) -> None:
+def add_steps(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes that read steps."""
+    views = gateway.graph_views
     graphs = views.store
 
     @app.get("/v1/graphs/{id}/steps", **documents(StepPage))
@@ -287,7 +284,9 @@ def _add_steps(app: FastAPI, views: GraphViews) -> None:
         return conditional(request, RootModel(as_sent(row)))
 
 
-def _add_results(app: FastAPI, views: GraphViews) -> None:
+def add_results(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes that read results and contexts."""
+    views = gateway.graph_views
     graphs = views.store
 
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)

@@ -14,23 +14,23 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.page.parts.chosen import NUMBERED, ChosenForm, add_list, press_one
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, query_of
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, query_of
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.subjects import MANAGER, Subject
 
 from ..domain.manager import CAP_MAX, JobState
 from ..ports import ManagerRow
 from ..store.unit import SORTS
-from .commands import ManagerCommands
-from .progress import HOUR, Pace, parts_of, sentence
-from .requests import ResumeManager, StopManager
-from .routes import (
+from .answers import (
     JobFilters,
     ManagerDetail,
     ManagerFilters,
     ManagerId,
-    ManagerViews,
 )
+from .commands import ManagerCommands
+from .progress import HOUR, Pace, parts_of, sentence
+from .requests import ResumeManager, StopManager
 
 CHOOSER = Chooser(
     MANAGER,
@@ -65,8 +65,11 @@ class ManagerForm(ActionForm):
     cap: int | None = Field(default=None, ge=0, le=CAP_MAX)
 
 
-def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, once: Once) -> None:
+def add_managers(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of managers."""
+    commands = gateway.manager_commands
+    views = gateway.manager_views
+    once = gateway.once
     managers = views.store
     clock = views.clock
 

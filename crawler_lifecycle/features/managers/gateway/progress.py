@@ -12,7 +12,7 @@ from crawler_lifecycle.gateway.page.parts.rendering import number, query
 from crawler_lifecycle.subjects import WAITING
 
 from ..domain.manager import BUILT_IN, FINISHED
-from .routes import ManagerDetail
+from .answers import ManagerDetail
 
 HOUR = timedelta(hours=1)
 #: The width of the bar, and the least width of a part, so that one failed job among thousands is seen.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 from zoneinfo import available_timezones
@@ -20,17 +20,23 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Moment
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, query_of, read
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, form, query_of, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, pretty
-from crawler_lifecycle.gateway.runs.commands import mapping_of
-from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.web.problems import JsonBody, Problem, refused
 from crawler_lifecycle.web.turns import in_turn
 
 from ..domain.definition import Overlap, ScheduleSpec, TargetKind, kind_of
 from ..ports import ScheduleRow
-from ..temporal import AHEAD
+from .answers import (
+    TIME_MAX,
+    DueFilters,
+    ScheduleName,
+    put_form,
+    spec_of,
+    upcoming,
+)
 from .calendar import COUNTED, MARKS, READ, calendar, path_of, zone_of
 from .commands import (
     AskSchedule,
@@ -38,14 +44,6 @@ from .commands import (
     PauseSchedule,
     PutSchedule,
     ScheduleCommands,
-)
-from .routes import (
-    TIME_MAX,
-    Due,
-    DueFilters,
-    ScheduleName,
-    ScheduleViews,
-    put_form,
 )
 
 _PUT = JsonBody(PutSchedule)
@@ -72,8 +70,9 @@ OVERLAPS = {
 }
 
 
-def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawlers) -> None:
+def add_form(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes that show and receive the form."""
+    commands = gateway.schedule_commands
 
     @app.get("/schedules/new", operation_id="showPutSchedule")
     async def show_put(request: Request, name: str = "") -> Response:
@@ -95,7 +94,7 @@ def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawle
         return await fields.sent(kept, functools.partial(shown, request, given))
 
     async def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
-        known, _ = await crawlers.last()
+        known, _ = await gateway.crawlers.last()
         wrong = problem and fields.placed(problem, _PLACES, tuple(TargetKind), "request")
         values = {"given": given, "wrong": wrong, "crawlers": sorted(known), "overlaps": OVERLAPS}
         values["zones"] = await run_in_threadpool(_zones)
@@ -183,8 +182,10 @@ class ScheduleForm(ActionForm):
     """The due time of the latest firing when the form was shown, as seconds since 1970."""
 
 
-def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews, once: Once) -> None:
+def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of schedules."""
+    commands = gateway.schedule_commands
+    views = gateway.schedule_views
     schedules = views.schedules
     clock = views.clock
 
@@ -194,7 +195,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
     ) -> Response:
         """List schedules with their next due time and their last firing. ``search`` selects names with this text,
         ``troubled`` those whose last due time was missed or ended badly."""
-        rows = listed(views, lambda row: search.lower() in row.name.lower(), troubled=troubled)
+        rows = views.listed(lambda row: search.lower() in row.name.lower(), troubled=troubled)
         values: dict[str, Any] = {"rows": rows, "search": search, "troubled": troubled}
         return answer(request, "schedules.html", now=clock(), **values)
 
@@ -208,11 +209,11 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         now = clock()
         (due, token) = views.due(row, filters)
         newest = schedules.list_due(row.schedule_id, None, READ)
-        (spec, unreadable) = _read(row)
+        spec, unreadable = spec_of(row)
         schedule = views.of(row)
         zone = zone_of(row)
         comes = None if row.paused_at else spec
-        values: dict[str, Any] = {"schedule": schedule, "next": _next(row, comes, now, NEXT), "due": due, "now": now}
+        values: dict[str, Any] = {"schedule": schedule, "next": upcoming(row, comes, now, NEXT), "due": due, "now": now}
         values |= {"more": next_page(filters, token), "definition": put_form(row.definition), "page_of": path_of}
         values |= {"unreadable": unreadable, "days": calendar(schedules, row, comes, newest, now), "read": len(newest)}
         values["facts"] = [one for one in SCHEDULE.known(schedule.model_dump()) if one[0] in _NAMED]
@@ -229,47 +230,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
             present_call().admitted = False  # a question: nothing is done yet
             return answer(request, "backfill.html", name=name, asked=asked, count=count, now=clock())
         act = functools.partial(_carried_out, commands, name, asked)
-        return await fields.carry_out(request, once, asked, name, act, clock())
-
-
-def listed(
-    views: ScheduleViews, fits: Callable[[ScheduleRow], bool], *, troubled: bool = False
-) -> list[dict[str, Any]]:
-    """Return the schedules that fit, each with its next due time and its last firing."""
-    found: list[ScheduleRow] = []
-    while page := views.schedules.page(found[-1].schedule_id if found else 0, 200):
-        found += page
-    now, found = views.clock(), [row for row in found if fits(row)]
-    last = views.schedules.latest_due()
-    if troubled:
-        found = [row for row in found if row.schedule_id in last and last[row.schedule_id].trouble]
-    rows = []
-    for row in found:
-        due = last.get(row.schedule_id)
-        spec, unreadable = _read(row)
-        more = {"next": next(iter(_next(row, spec, now, 1)), None), "last": due and Due.of(due).model_dump()}
-        rows.append(views.of(row).model_dump() | more | {"unreadable": unreadable})
-    return rows
-
-
-def schedules_of(views: ScheduleViews, crawler: str) -> list[dict[str, Any]]:
-    """Return the schedules that start runs of this crawler, each with its next due time and its last firing."""
-    return listed(views, lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler)
-
-
-def _read(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
-    """Return the definition, or the reason why it cannot be read, with the cure. Somebody may have edited the row."""
-    try:
-        return ScheduleSpec.read(row.definition), None
-    except (ValueError, TypeError) as error:
-        return None, f"its definition cannot be read, so it begins nothing: {error}; put it again"
-
-
-def _next(row: ScheduleRow, spec: ScheduleSpec | None, now: datetime, count: int) -> list[datetime]:
-    """Return the next due times in the time zone of the schedule."""
-    found = spec.due_times(now, now + AHEAD) if spec and not row.paused_at and not row.deleted_at else ()
-    zone = zone_of(row)
-    return [one.astimezone(zone) for one in itertools.islice(found, count)]
+        return await fields.carry_out(request, gateway.once, asked, name, act, clock())
 
 
 async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:

@@ -1,207 +1,50 @@
-"""Routes of schedules and their firings, and the bodies of their answers."""
+"""Routes of schedules and their firings."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
-from pydantic import BaseModel
+from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.domain.due_ids import NAME_MAX, due_request_id
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
-from crawler_lifecycle.gateway.api.rows import OfRow
+from crawler_lifecycle.gateway.api.paging import OfProject, cut
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.web.problems import JsonBody
 
-from ..domain.calendar import ClockEffect
-from ..domain.decision import Decision
-from ..domain.definition import ScheduleSpec, TargetKind, kind_of
-from ..ports import DueRow, ScheduleRow
-from ..store.schedules import ScheduleStore
-from ..temporal import AHEAD
+from ..ports import ScheduleRow
+from .answers import (
+    AcceptedSchedule,
+    Due,
+    DueFilters,
+    DuePage,
+    RequestedFirings,
+    ScheduleDetail,
+    ScheduleName,
+    SchedulePage,
+)
 from .commands import (
     AskSchedule,
     Backfill,
     PauseSchedule,
     PutSchedule,
-    ScheduleCommands,
 )
 
 _Put = Annotated[PutSchedule, Depends(JsonBody(PutSchedule))]
 _Pause = Annotated[PauseSchedule, Depends(JsonBody(PauseSchedule, optional=True))]
 _Ask = Annotated[AskSchedule, Depends(JsonBody(AskSchedule, optional=True))]
 _Backfill = Annotated[Backfill, Depends(JsonBody(Backfill))]
-#: The number of future due times in an answer, and the year 2100 as seconds since 1970.
-NEXT = 5
-TIME_MAX = 4_102_444_800
-
-ScheduleName = Annotated[str, Path(max_length=NAME_MAX)]
 
 
-class DueFilters(Paging):
-    """Filters of ``GET /v1/schedules/{name}/due``."""
-
-    decision: Decision | None = None
-
-
-class Schedule(OfRow):
-    """One schedule."""
-
-    name: str
-    project: str
-    kind: TargetKind
-    definition: Mapping[str, Any]
-    """The definition, in the form of the body of a put. The built-in manager has its command line as ``argv``."""
-    revision: int
-    paused: bool
-    paused_at: datetime | None
-    pause_reason: str | None
-    ended_at: datetime | None
-    """The time since when it has no more due times."""
-    in_temporal: bool
-    """True if Temporal already has this definition."""
-    trouble: str | None
-    """A change in Temporal that was found and undone, or a firing without a workflow."""
-    checked_until: datetime
-    """Each due time before this time has a recorded firing."""
-    requested_by: str | None
-    created_at: datetime
-    updated_at: datetime
-
-    @classmethod
-    def of(cls, row: ScheduleRow, **more: Any) -> Self:
-        more |= {"paused": row.paused_at is not None, "in_temporal": row.told == row.revision}
-        return cls.from_row(row, definition=put_form(row.definition), kind=kind_of(row.definition), **more)
-
-
-def put_form(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored definition in the form of the body of a put: ``argv`` has the options of a manager."""
-    manager = definition.get("manager")
-    if not isinstance(manager, dict):
-        return definition
-    own = {name: value for name, value in manager.items() if name != "options"}
-    return {**definition, "manager": own | dict(manager.get("options", {}))}
-
-
-class ClockChangeAnswer(OfRow):
-    """A day with a change of the clock, on which a due time does not exist or comes twice."""
-
-    day: date
-    effect: ClockEffect
-    local_time: str
-
-
-class ScheduleDetail(Schedule):
-    """One schedule with its future due times."""
-
-    next_due: list[datetime]
-    """The next five due times, also while it is paused."""
-    clock_changes: list[ClockChangeAnswer]
-    """Days of the next year with a change of the clock. A skipped local time does not fire; a double one does twice."""
-
-
-class AcceptedSchedule(ScheduleDetail):
-    """The schedule after a command. ``note`` is for people: what happens next, or why nothing changed."""
-
-    note: str | None
-
-
-class SchedulePage(BaseModel):
-    """A page of schedules, in the order in which they were created."""
-
-    schedules: list[Schedule]
-    next_page_token: str | None
-
-
-class Due(OfRow):
-    """One firing: a due time and its result."""
-
-    due_at: datetime
-    decision: Decision
-    reason: str | None
-    decided_at: datetime
-    lateness_ms: int
-    asked_by: str | None
-    kind: TargetKind | None
-    """The kind of the started target; null if no target was started yet."""
-    target_id: int | None
-    """The id of the started run, manager or graph."""
-    begun_at: datetime | None
-    status: str | None
-    """The present status of the started target."""
-    request_id: str
-    """The request id of its run."""
-
-    @classmethod
-    def of(cls, row: DueRow) -> Self:
-        kind, number = (None, None) if row.target is None else (row.target.kind, row.target.id)
-        return cls.from_row(row, kind=kind, target_id=number, request_id=due_request_id(row.name, row.due_at))
-
-
-class DuePage(BaseModel):
-    """A page of firings of a schedule, the latest first."""
-
-    due: list[Due]
-    next_page_token: str | None
-
-
-class RequestedFirings(BaseModel):
-    """The firings that a person asked for, the earliest first."""
-
-    due: list[Due]
-    note: str | None
-
-
-@dataclass(eq=False)
-class ScheduleViews:
-    """Reads schedules for answers: one schedule, its future due times, and its firings."""
-
-    schedules: ScheduleStore
-    blocked: Blocked
-    clock: Clock
-
-    def of(self, row: ScheduleRow) -> Schedule:
-        """Return the answer about one schedule, as in a list."""
-        return Schedule.of(self.blocked.schedule(row))
-
-    async def detail(self, row: ScheduleRow) -> ScheduleDetail:
-        """Return the answer about one schedule with its future due times."""
-        return ScheduleDetail.of(self.blocked.schedule(row), **await self.ahead(row))
-
-    async def ahead(self, row: ScheduleRow) -> dict[str, Any]:
-        """Return the fields of an answer that the row does not have."""
-        now = self.clock()
-        spec = ScheduleSpec.read(row.definition)
-        due = [] if row.deleted_at is not None else await run_in_threadpool(_next, spec, now)
-        return {"next_due": due, "clock_changes": await run_in_threadpool(spec.clock_changes, now)}
-
-    def due(self, row: ScheduleRow, filters: DueFilters) -> tuple[list[DueRow], str | None]:
-        """Return a page of firings, the latest first, and the token of the next page. Blocks."""
-        before = decode("due", filters.page_token)
-        at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
-        rows = self.schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
-        page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
-        return [self.blocked.due(one) for one in page], token
-
-
-def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
-    return list(itertools.islice(spec.due_times(now, now + AHEAD), NEXT))
-
-
-def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
-    """Add the routes of commands on schedules."""
+def add_schedules(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes of schedules: first those of commands, then those that read."""
+    commands = gateway.schedule_commands
+    views = gateway.schedule_views
 
     async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
@@ -253,10 +96,6 @@ def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: Sched
         """
         lines, note = await commands.backfill(name, signed(body))
         return RequestedFirings(due=[Due.of(line) for line in lines], note=note)
-
-
-def add_schedule_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
-    """Add the routes that read schedules."""
 
     @app.get("/v1/schedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[OfProject, Query()], request: Request) -> Response:

@@ -14,11 +14,11 @@ from starlette.types import Message, Scope
 
 from crawler_lifecycle.gateway.api.paging import LINES_MAX
 from crawler_lifecycle.gateway.converter import Converter
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import check_kept
 from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT
-from crawler_lifecycle.gateway.streams.logs import LogReader, find_task
+from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import MEDIA_TYPE
 
 from .forms import Form, read_form, refused
@@ -39,8 +39,12 @@ _NOT_HERE = (
 )
 
 
-def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) -> None:
-    """Add the routes of scrapyd's API."""
+def add_scrapyd(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes of scrapyd's API, if the gateway offers it."""
+    if gateway.scrapyd is None:
+        return
+    reader = gateway.reader
+    jobs = Jobs(gateway.scrapyd, gateway.commands, gateway.crawlers, gateway.store.runs)
 
     def add(call: str, method: str, answer: Callable[[Form], Awaitable[Answer]]) -> None:
         async def answered(request: Request) -> Response:
@@ -51,6 +55,7 @@ def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) 
             answered,
             methods=["GET", "HEAD"] if method == "GET" else [method],
             operation_id=f"scrapyd{call.capitalize()}",
+            include_in_schema=False,
         )
 
     async def not_here(form: Form) -> Answer:
@@ -67,10 +72,11 @@ def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) 
         "/logs/{project}/{spider}/{job:path}.log",
         operation_id="scrapydLog",
         response_class=PlainTextResponse,
+        include_in_schema=False,
     )
     async def log(project: str, spider: str, job: str) -> Streamed:
         row = await jobs.run_of(project, spider, job)
-        task = await run_in_threadpool(find_task, tasks, check_kept(row).ref, None)
+        task = await run_in_threadpool(find_task, gateway.store.tasks, check_kept(row).ref, None)
         chunks = await reader.read(task, LINES_MAX, follow=False)
         return reader.answer(chunks, TEXT, HEADERS)
 
@@ -100,3 +106,9 @@ class Dialect(Converter):
         if start["status"] in _ITS_OWN:
             start["status"] = 200
         return _document({"status": "error", "message": detail})
+
+
+def add_dialect(app: FastAPI, gateway: Gateway) -> None:
+    """Add the conversion of errors, if the gateway offers scrapyd's API."""
+    if gateway.scrapyd is not None:
+        app.add_middleware(Dialect)

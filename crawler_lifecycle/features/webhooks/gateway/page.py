@@ -17,21 +17,21 @@ from crawler_lifecycle.domain.names import EVENT_TYPES
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, query_of, read
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, form, query_of, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
-from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.subjects import WEBHOOK, Subject
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
 from ..domain.definition import FILTERS, KINDS
 from ..domain.definition import shown as shown_definition
 from ..ports import WebhookRow
+from .answers import DeliveryFilters, WebhookName
 from .commands import (
     PauseWebhook,
     PutWebhook,
     WebhookCommands,
 )
-from .routes import DeliveryFilters, WebhookName, WebhookViews
 
 _PUT = JsonBody(PutWebhook)
 _PAUSE = JsonBody(PauseWebhook)
@@ -42,8 +42,9 @@ _PLACES = {name: name for name in ("name", "kind", "url", "events", *FILTERS, "r
 EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]
 
 
-def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
+def add_form(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes that show and receive the form."""
+    commands = gateway.webhook_commands
 
     @app.get("/webhooks/new", operation_id="showPutWebhook")
     async def show_put(request: Request, name: str = "") -> Response:
@@ -114,8 +115,10 @@ class WebhookForm(ActionForm):
         return f"{super().request_key}.{self.seq}"
 
 
-def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, events: EventStore, once: Once) -> None:
+def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of webhooks."""
+    commands = gateway.webhook_commands
+    views = gateway.webhook_views
     webhooks = views.webhooks
     clock = views.clock
 
@@ -134,7 +137,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
         row = await commands.find(name)
         page = await run_in_threadpool(views.deliveries, row, filters)
         values: dict[str, Any] = {"webhook": views.of(row), "deliveries": page.deliveries, "now": clock()}
-        values["seen"] = await run_in_threadpool(events.last_event_seq)
+        values["seen"] = await run_in_threadpool(gateway.store.events.last_event_seq)
         return answer(request, "webhook.html", more=next_page(filters, page.next_page_token), **values)
 
     @app.post("/webhooks/{name}")
@@ -142,7 +145,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
         """Test, pause, resume or delete a webhook."""
         asked = read(WebhookForm, await form(request))
         act = functools.partial(_carried_out, commands, name, asked)
-        return await fields.carry_out(request, once, asked, name, act, clock())
+        return await fields.carry_out(request, gateway.once, asked, name, act, clock())
 
 
 async def _carried_out(commands: WebhookCommands, name: str, asked: WebhookForm) -> str:

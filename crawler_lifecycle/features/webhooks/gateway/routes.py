@@ -1,36 +1,36 @@
-"""Routes of webhooks and their deliveries, and the bodies of their answers."""
+"""Routes of webhooks and their deliveries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
-from pydantic import BaseModel
+from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
-from crawler_lifecycle.gateway.api.rows import OfRow
+from crawler_lifecycle.gateway.api.paging import OfProject, cut
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.web.problems import JsonBody
 
-from ..domain.definition import NAME_MAX, shown
-from ..ports import WebhookDelivery, WebhookRow
-from ..store import WebhookStore
+from ..ports import WebhookRow
+from .answers import (
+    AcceptedWebhook,
+    DeliveryFilters,
+    DeliveryPage,
+    RequestedTest,
+    Webhook,
+    WebhookName,
+    WebhookPage,
+)
 from .commands import (
     AskTest,
     PauseWebhook,
     PutWebhook,
     ResumeWebhook,
-    WebhookCommands,
 )
 
 _Put = Annotated[PutWebhook, Depends(JsonBody(PutWebhook))]
@@ -38,105 +38,11 @@ _Pause = Annotated[PauseWebhook, Depends(JsonBody(PauseWebhook, optional=True))]
 _Resume = Annotated[ResumeWebhook, Depends(JsonBody(ResumeWebhook, optional=True))]
 _Test = Annotated[AskTest, Depends(JsonBody(AskTest, optional=True))]
 
-WebhookName = Annotated[str, Path(max_length=NAME_MAX)]
-DeliveryStatus = Literal["delivered", "failed", "skipped"]
 
-
-class DeliveryFilters(Paging):
-    """Filters of ``GET /v1/webhooks/{name}/deliveries``."""
-
-    status: DeliveryStatus | None = None
-
-
-class Webhook(OfRow):
-    """One webhook."""
-
-    name: str
-    project: str
-    """The project whose events it gets; ``*``: all projects."""
-    definition: Mapping[str, Any]
-    """The definition, in the form of the body of a put. The address of a chat has ``…`` in place of its secret end."""
-    revision: int
-    state: Literal["active", "failing", "paused"]
-    failing_since: datetime | None
-    """The time since when the receiver has not accepted the next event. After 24 hours, the webhook is paused."""
-    error: str | None
-    """The error of the last try, while deliveries fail."""
-    delivered_at: datetime | None
-    """The time of the last delivery."""
-    through_seq: int
-    """Each event up to this number was delivered or skipped, or does not fit the filters. If deliveries fail, the next
-    event is the one that fails."""
-    paused_at: datetime | None
-    pause_reason: str | None
-    requested_by: str | None
-    created_at: datetime
-    updated_at: datetime
-
-    @classmethod
-    def of(cls, row: WebhookRow, **more: Any) -> Self:
-        return cls.from_row(row, definition=shown(row.definition), **more)
-
-
-class AcceptedWebhook(Webhook):
-    """The webhook after a command. ``note`` is for people: what happens next, or why nothing changed."""
-
-    note: str | None
-
-
-class WebhookPage(BaseModel):
-    """A page of webhooks, in the order in which they were created."""
-
-    webhooks: list[Webhook]
-    next_page_token: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery(WebhookDelivery):
-    """One event that was sent or tried."""
-
-    status: DeliveryStatus
-    """``delivered``, ``failed`` (it is tried again), or ``skipped`` by a person."""
-
-
-class DeliveryPage(BaseModel):
-    """A page of deliveries to a webhook, the latest event first."""
-
-    deliveries: list[Delivery]
-    next_page_token: str | None
-
-
-class RequestedTest(BaseModel):
-    """A test event for one webhook, which is sent after the events that wait."""
-
-    seq: int
-    """The number of the event, as in the list of deliveries."""
-    note: str | None
-
-
-@dataclass(eq=False)
-class WebhookViews:
-    """Reads webhooks for answers: one webhook and its deliveries."""
-
-    webhooks: WebhookStore
-    blocked: Blocked
-    clock: Clock
-
-    def of(self, row: WebhookRow) -> Webhook:
-        """Return the answer about one webhook."""
-        return Webhook.of(self.blocked.webhook(row))
-
-    def deliveries(self, row: WebhookRow, filters: DeliveryFilters) -> DeliveryPage:
-        """Return a page of deliveries to a webhook, the latest event first. Blocks."""
-        before = decode("delivery", filters.page_token)
-        size = filters.page_size
-        rows = self.webhooks.list_webhook_deliveries(row.webhook_id, before, size + 1, filters.status)
-        page, token = cut("delivery", rows, size, lambda one: one.seq)
-        return DeliveryPage(deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token)
-
-
-def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
-    """Add the routes of commands on webhooks."""
+def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes of webhooks: first those of commands, then those that read."""
+    commands = gateway.webhook_commands
+    views = gateway.webhook_views
 
     def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
@@ -171,10 +77,6 @@ def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
         """Send an event `webhook.test` to the webhook, after the events that wait. `deliveries` shows the result."""
         event, note = await commands.test(name, signed(body).requested_by)
         return RequestedTest(seq=event.seq, note=note)
-
-
-def add_webhook_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
-    """Add the routes that read webhooks."""
 
     @app.get("/v1/webhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[OfProject, Query()], request: Request) -> Response:

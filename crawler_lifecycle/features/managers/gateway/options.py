@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.gateway.page.parts.forms import lines, whole
 from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json
+
+from ..ports import PlanRow
 
 _BOOLEANS = {"true": True, "false": False}
 #: What a field of each kind takes, with an example.

@@ -1,0 +1,229 @@
+"""Answers about crawl managers and plans: filters of lists, bodies, and the class that reads managers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, Field
+
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.waiting import ASK_DOCTOR
+from crawler_lifecycle.gateway.api.lists import Listed
+from crawler_lifecycle.gateway.api.paging import Id, Paging, Searched, cut, order
+from crawler_lifecycle.gateway.api.rows import OfRow
+from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.owned import OwnedViews
+from crawler_lifecycle.gateway.runs.answers import Stop
+from crawler_lifecycle.gateway.runs.commands import existing
+from crawler_lifecycle.subjects import MANAGER
+
+from ..domain.manager import BUILT_IN, JobState
+from ..ports import JobRow, ManagerRow, PlanRow
+from ..store.managers import ManagerStore
+from ..store.unit import SORTS
+
+ManagerId = Id
+#: Workers report their plans every few seconds. If no worker reports a plan for so long, no worker serves it.
+SERVED = timedelta(minutes=2)
+
+
+class ManagerFilters(Searched):
+    """Filters of ``GET /v1/managers``. ``status`` may be given several times."""
+
+    sort: Annotated[str, order(SORTS)] | None = None
+    status: list[RunStatus] = Field(default_factory=list)
+    name: str | None = Field(default=None, max_length=63)
+    flow_id: str | None = Field(default=None, max_length=120)
+
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for a flow id without a name: only both together identify a manager."""
+        if self.flow_id is not None and self.name is None:
+            raise InvalidRequest("flow_id: needs name; give name too, or leave flow_id out")
+        if self.flow_id is not None and (self.search or self.sort):
+            raise InvalidRequest("flow_id: finds one manager; leave search and sort out")
+
+
+class JobFilters(Paging):
+    """Filters of ``GET /v1/managers/{manager_id}/jobs``. ``state`` may be given several times."""
+
+    state: list[JobState] = Field(default_factory=list)
+
+
+class Jobs(OfRow):
+    """The number of a manager's jobs in each state, and counters since its start."""
+
+    buffered: int
+    delayed: int
+    queued: int
+    starting: int
+    started: int
+    ended: int
+    yields: int
+    """The number of items that its source has returned, in all passes."""
+    duplicates: int
+    skipped: int
+    scheduled: int
+    retried: int
+    good: int
+    bad: int
+
+
+class Manager(OfRow):
+    """One crawl manager."""
+
+    manager_id: int
+    manager_uid: str
+    """The manager's identity. After a restore of the database, a number may be used again, but never a uid."""
+    name: str
+    flow_id: str
+    project: str
+    workflow_id: str
+    """The id of its workflow. Its runs have it as their ``parent``."""
+    plan: str
+    crawler: str | None
+    """The crawler of the built-in manager, which runs once for each job; null for a class."""
+    argv: list[str]
+    status: RunStatus
+    outcome: str | None
+    ended_by: EndedBy | None
+    """Who ended it: ``person`` (a stop), ``crawler`` (its class) or ``service``; null: it lives."""
+    cause: str | None
+    attempt: int
+    live: int
+    """The number of jobs that hold a slot. After its end: the number of its runs that still continue."""
+    cap: int | None
+    """The most live jobs, if a person set it; null: the number that the class sets."""
+    paused: bool
+    waiting: str | None
+    """A sentence that says why it starts no more jobs; null if it can start jobs."""
+    error: str | None
+    """The error of its class, with the position and the cure."""
+    stop: Stop | None
+    leave: bool
+    """True when its runs continue after a stop."""
+    jobs: Jobs
+    position: int
+    exhausted: bool
+    sealed: bool
+    """True if no more jobs can be added."""
+    close_reason: str | None
+    tags: list[str]
+    requested_by: str | None
+    parent: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    updated_at: datetime
+    """The time of the last change of this row: by its newest cycle, or by a later command."""
+    jobs_pruned_at: datetime | None
+    """The time at which its jobs were last removed, long after an end. Equal jobs can be added again since then."""
+
+    @classmethod
+    def of(cls, row: ManagerRow, why: str | None = None, **more: Any) -> Self:
+        """Build it from a row. ``why``: the reason why its workflow cannot continue. ``more``: further fields."""
+        argv = row.options.get("argv")
+        words = [str(word) for word in argv] if isinstance(argv, list) else []
+        jobs = {state.value: row.counts.by_state.get(state, 0) for state in JobState}
+        own = {
+            "crawler": words[0] if row.plan == BUILT_IN and words else None,
+            "argv": words,
+            "live": row.counts.live,
+            "waiting": why or waiting(row),
+            "jobs": Jobs.from_row(row.counts, **jobs),
+        }
+        return cls.from_row(row, **own | more)
+
+
+def waiting(row: ManagerRow) -> str | None:
+    """Return a sentence that says for what a manager waits, if it waits."""
+    if row.status.terminal:
+        return None
+    live = row.counts.live
+    runs = f"{live} {'run' if live == 1 else 'runs'}"
+    if row.status is RunStatus.STOPPING:
+        rest = "; its runs continue" if row.leave else f": {runs} must end first" if live else ""
+        return f"it is being stopped{rest}"
+    if row.owner_run_id is None:
+        return f"waiting for a worker{ASK_DOCTOR}"
+    if row.paused:
+        return f"it is paused; {runs} continue" if live else "it is paused"
+    return row.waiting_for
+
+
+class ManagerDetail(Manager):
+    """One manager with all its fields."""
+
+    state: Mapping[str, Any]
+    stats: Mapping[str, float]
+    generation: int
+    """The number of times that its class was created again."""
+    fingerprint: str | None
+
+
+class AcceptedManager(Manager):
+    """The manager after a command. ``note`` is for people: what happens next, or why nothing changed."""
+
+    note: str | None
+
+
+class ManagerPage(Listed):
+    """A page of managers, newest first."""
+
+    managers: list[Manager]
+
+
+class JobPage(BaseModel):
+    """A page of a manager's jobs, oldest row first."""
+
+    jobs: list[JobRow]
+    next_page_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(PlanRow):
+    """A class of which a manager can be started, or a module with functions that graphs may call."""
+
+    served: bool = False
+    """True if a worker reported lately that it serves this."""
+
+    @classmethod
+    def of(cls, row: PlanRow, now: datetime) -> Self:
+        return cls(**asdict(row), served=row.seen_at is not None and now - row.seen_at < SERVED)
+
+
+class PlanList(BaseModel):
+    """The classes and modules that plans workers have registered."""
+
+    plans: list[Plan]
+    note: str | None
+
+
+class ManagerViews(OwnedViews[ManagerFilters, ManagerPage, ManagerDetail]):
+    """Reads managers for answers: a page of managers, one manager, and its jobs."""
+
+    store: ManagerStore
+    subject = MANAGER
+    pages = ManagerPage
+    brief = Manager
+    whole = ManagerDetail
+
+    def found(self, key: int) -> ManagerRow:
+        return existing("manager", key, self.store.get_manager(key))
+
+    def named(self, filters: ManagerFilters) -> list[ManagerRow] | None:
+        if filters.flow_id is None:
+            return None
+        row = self.store.find_manager(filters.name, filters.flow_id)
+        return [row] if row is not None and row.status in (filters.status or [row.status]) else []
+
+    def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
+        """Return the jobs of a manager that fit the filters, oldest row first. Blocks."""
+        after = decode("job", filters.page_token) or 0
+        rows = self.store.list_jobs(manager_id, after, filters.page_size + 1, states=filters.state)
+        page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
+        return JobPage(jobs=page, next_page_token=token)

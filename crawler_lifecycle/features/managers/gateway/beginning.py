@@ -1,0 +1,222 @@
+"""The form that starts a manager: what a worker has registered, with a field for each option. Graphs have one too."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.projects import chosen, only
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.page.parts import forms as fields
+from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.web.problems import Problem, of_error, refused
+
+from ..domain.manager import BUILT_IN
+from ..ports import PLAN_GRAPH, PLAN_MANAGER, PlanRow
+from ..store.plans import PlanStore
+from .commands import NO_WORKER, ManagerCommands
+from .options import Option, command_line, options_of, values_of
+from .requests import AddJobs, StartManager
+
+#: Options of the built-in manager, with the fields of the API. It has no others.
+_EACH = {
+    **{"spider": "crawler", "--spider-args": "args", "--job-settings": "settings", "--max-running-jobs": "max_running"},
+    **{"--max-per-key": "max_per_key", "--retries": "retries", "--retry-delay": "retry_delay_s", "--pool": "pool"},
+}
+_PLACES = {
+    **{"flow_id": "flow_id", "jobs": "jobs", "crawler": "opt-spider"},
+    **{f"options.{field}": f"opt-{name}" for name, field in _EACH.items()},
+}
+_COMMON = ("key", "plan", "name", "tags", "project")
+
+
+@dataclass(frozen=True)
+class Beginning(ABC):
+    """A form that starts a manager or a graph."""
+
+    kind: ClassVar[str]
+    """The kind of the plans that it starts."""
+    own: ClassVar[tuple[str, ...]]
+    """The fields that only this form has, besides those of options."""
+    places: ClassVar[Mapping[str, str]]
+    """For each field that an error of the API names, the field of this form."""
+    unplanned: ClassVar[tuple[str, ...]] = ()
+    """Choices that start something without a plan, from steps as JSON."""
+    plans: PlanStore
+
+    def registered(self) -> tuple[dict[str, PlanRow], list[PlanRow], str | None]:
+        """Return the plans that can be started by name, those that cannot, and a note about workers. Blocks."""
+        rows = self.plans.list_plans()
+        own = [row for row in rows if row.kind == self.kind]
+        bad = [row for row in rows if row.error is not None and row.kind != PLAN_GRAPH]
+        # Of several versions of a plan, the newest is first.
+        good = {row.plan: row for row in reversed(own) if row.error is None}
+        return dict(sorted(good.items())), bad, None if rows else NO_WORKER
+
+    async def fields(self, plan: PlanRow) -> list[Option]:
+        """Return the fields for the options of a plan. The form has another field for the flow id."""
+        return [one for one in options_of(plan) if one.name != "--flow-id"]
+
+    @abstractmethod
+    async def start(self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]) -> str:
+        """Start what the form says, and return the address of its page."""
+
+    async def pressed(self, request: Request) -> Response:
+        """Receive the form. Redirect to the new page, or show the form again with its errors."""
+        pairs = await fields.form(request)
+        options = [name for name, _ in pairs if name.startswith("opt-")]
+        given = fields.typed(pairs, [*_COMMON, *self.own, *options])
+
+        async def started() -> str:
+            if not re.fullmatch("[0-9a-f]{32}", given.get("key", "")):
+                raise refused("key", "missing; load the form again")
+            known, _, _ = await run_in_threadpool(self.registered)
+            plan = known.get(given.get("plan", ""))
+            if plan is None and given.get("plan") not in self.unplanned:
+                raise refused("plan", "no worker has registered this now; choose another one")
+            own = await self.fields(plan) if plan is not None else []
+            for name in filter(given.__contains__, options):
+                if name not in [one.field for one in own]:
+                    raise refused(
+                        name, f"{name.removeprefix('opt-')}: there is no such option any more; load the form again"
+                    )
+            return await self.start(plan, own, given)
+
+        async def again(problem: Problem) -> Response:
+            return await self.shown(request, given, problem)
+
+        return await fields.sent(started, again)
+
+    async def shown(self, request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
+        """Show the form with these values, and with the errors of ``problem``."""
+        known, bad, note = await run_in_threadpool(self.registered)
+        plan = known.get(given.get("plan", ""))
+        values: dict[str, Any] = {
+            "kind": self.kind,
+            "known": known,
+            "bad": bad,
+            "note": note,
+            "plan": plan,
+            "given": given,
+        }
+        values |= {
+            "options": await self.fields(plan) if plan else [],
+            "each": plan is not None and plan.plan == BUILT_IN,
+        }
+        values["as_json"] = given.get("plan") in self.unplanned
+        places = {name: name for name in _COMMON} | {"Idempotency-Key": "key", **self.places}
+        places |= {value.field: value.field for value in values["options"]}
+        rest = "steps" if values["as_json"] else "plan"
+        values["wrong"] = problem and fields.placed(problem, places, ("options",), rest)
+        # A refused form keeps its key: it started nothing, and a double click still starts only one. But if the key has
+        # started something with other values, the next press is meant as a new start.
+        keep = given.get("key") if problem is None or problem.code != "idempotency_mismatch" else None
+        values |= {"key": keep or uuid.uuid4().hex, "everywhere": only() is None}
+        return answer(request, "begin.html", status=problem.status if problem else 200, **values)
+
+
+@dataclass(frozen=True)
+class ManagerBeginning(Beginning):
+    """The form that starts a manager."""
+
+    kind = PLAN_MANAGER
+    own = ("flow_id", "jobs", "seal")
+    places = _PLACES
+    commands: ManagerCommands
+
+    async def fields(self, plan: PlanRow) -> list[Option]:
+        pools = self.commands.managers.known_pools
+        named = sorted(pools.named) if pools.counted else []
+        options = [
+            replace(option, choices=named) if option.name == "--pool" and named else option
+            for option in await super().fields(plan)
+            if option.name != "name"  # the form has another field for it
+        ]
+        if plan.plan != BUILT_IN:
+            return options
+        known, _ = await self.commands.crawlers.last()
+        options = [option for option in options if option.name in _EACH]
+        return [replace(option, choices=sorted(known)) if option.name == "spider" else option for option in options]
+
+    async def start(self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]) -> str:
+        assert plan is not None
+        values = values_of(options, given)
+        places = list[str]()
+        body = common(given) | ({"flow_id": given["flow_id"].strip()} if "flow_id" in given else {})
+        if plan.plan == BUILT_IN:
+            own = {_EACH[name]: value for name, value in values.items()}
+            body |= {"crawler": own.pop("crawler")}
+            if "max_per_key" in own:
+                own["max_per_key"] = {
+                    name: fields.whole(number)
+                    for name, number in fields.assignments("opt---max-per-key", own["max_per_key"]).items()
+                }
+            body["options"] = own
+        else:
+            named = any(option.get("name") == "name" for option in plan.options)
+            if named and "name" not in body:
+                raise refused("name", "missing; this class needs one")
+            words = [(body["name"], "name")] if named else []
+            words += command_line(options, values)
+            places = [place for _, place in words]
+            body |= {"plan": plan.plan, "argv": [word for word, _ in words]}
+        try:
+            asked = fields.validated(StartManager, body)
+            asked.check()
+            jobs = await self._jobs(asked, given) if plan.plan == BUILT_IN else None
+            started = (await self.commands.start(signed(asked), given["key"])).row
+        except (Problem, LifecycleError) as error:
+            raise _placed(of_error(error), places) from None
+        if jobs is not None:
+            await self.commands.add_jobs(started.manager_id, jobs, given["key"])
+        return f"/managers/{started.manager_id}"
+
+    async def _jobs(self, asked: StartManager, given: Mapping[str, str]) -> AddJobs | None:
+        """Return the jobs of the form after all checks, so that no manager begins with only a part of them."""
+        rows = [{"spider_args": args} for args in fields.objects("jobs", given.get("jobs", ""))]
+        if not rows and "seal" not in given:
+            return None
+        body = fields.validated(AddJobs, {"jobs": rows, "seal": "seal" in given})
+        body.check()
+        await self.commands.checked_jobs(BUILT_IN, {"argv": asked.command_line()}, chosen(asked.project), body)
+        return body
+
+
+def add_beginning(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes that show and receive the form."""
+    own = ManagerBeginning(gateway.store.plans, gateway.manager_commands)
+
+    @app.get("/start/manager", operation_id="showStartManager")
+    async def show_manager(request: Request, plan: str = "") -> Response:
+        """Show the form that starts a manager."""
+        return await own.shown(request, {"plan": plan, "seal": "yes"})
+
+    @app.post("/start/manager", operation_id="pressStartManager")
+    async def press_manager(request: Request) -> Response:
+        """Start a manager and redirect to its page. A form that is sent again starts no second one."""
+        return await own.pressed(request)
+
+
+def common(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the part of a body that managers and graphs have alike."""
+    body = {name: given[name].strip() for name in ("name", "project") if name in given}
+    return body | {"tags": fields.parts(given.get("tags", ""))}
+
+
+def _placed(problem: Problem, places: Sequence[str]) -> Problem:
+    """Return the problem, in which each error about a word of the command line names the field of this word."""
+    for error in problem.errors:
+        word = re.match(r"argv\[(\d+)\]", error.field)
+        if word and int(word[1]) < len(places):
+            error.field = places[int(word[1])]
+    return problem

@@ -1,0 +1,7 @@
+"""The record of this feature."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.features.feature import Feature
+
+SCRAPYD = Feature("scrapyd", routes=("gateway.routes:add_scrapyd",), middleware=("gateway.routes:add_dialect",))
