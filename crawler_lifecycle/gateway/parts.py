@@ -128,8 +128,8 @@ class Gateway:
 
     def sweep(self, every_s: float) -> Sweep:
         """Return the outbox retry: it repeats accepted commands that did not reach Temporal."""
-        commands = (self.commands, self.manager_commands, self.graph_commands)
-        return Sweep(self.store, self.workflows, *commands, every_s, self.clock)
+        others = (self.manager_commands.unsent, self.graph_commands.unsent)
+        return Sweep(self.store, self.workflows, self.commands, others, every_s, self.clock)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ stop has the same id, and a second notification only wakes a manager or a graph 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,9 +20,7 @@ from crawler_lifecycle.activities.child_runs import workflow_ids
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.run import RunStatus, StopRequest
-from crawler_lifecycle.features.graphs.gateway.commands import GraphCommands
-from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
+from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
@@ -32,16 +30,11 @@ logger = logging.getLogger(__name__)
 
 #: Younger rows are skipped: the request that wrote them may still send them.
 GRACE = timedelta(seconds=10)
-#: If the row of a graph was not written for so long, its workflow is woken, or started again if it was ended.
-SILENT = timedelta(minutes=15)
 #: The longest pause between two tries of a row. Pauses grow, because each signal makes a workflow's history longer.
 RETRY_MAX = timedelta(minutes=10)
-#: The most managers of one status that a round reads. More are never open.
-MANAGERS_MAX = 100_000
-
 
 #: A command that did not reach Temporal: its name, and the call that sends it.
-_Unsent = tuple[str, Callable[[], Awaitable[object]]]
+Unsent = tuple[str, Callable[[], Awaitable[object]]]
 
 
 @dataclass(eq=False)
@@ -51,8 +44,8 @@ class Sweep:
     store: Store
     workflows: Workflows
     commands: Commands
-    manager_commands: ManagerCommands
-    graph_commands: GraphCommands
+    others: Sequence[Callable[[datetime], Iterator[Unsent]]]
+    """Functions that yield commands of other kinds, if their rows were written before a time."""
     every_s: float
     clock: Clock
     _tried: dict[str, tuple[datetime, timedelta]] = field(default_factory=dict)
@@ -70,7 +63,7 @@ class Sweep:
         self._tried = {name: value for name, value in self._tried.items() if name in found}
         return sum([await self._send(what, send) for what, send in found.items()])
 
-    def _found(self) -> Iterator[_Unsent]:
+    def _found(self) -> Iterator[Unsent]:
         store = self.store
         due = self.clock() - GRACE
         for run in store.sweep.unowned_runs(due):
@@ -80,15 +73,8 @@ class Sweep:
             yield f"the stop of run {run.run_id}", partial(self._notify_stop, run)
         for run in store.deletion.open_deletions(due):
             yield f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref)
-        for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
-            for manager in store.managers.newest(limit=MANAGERS_MAX, states=[status]):
-                if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
-                    notify = partial(self.manager_commands.notify, manager)
-                    yield f"the {what} of manager {manager.manager_id}", notify
-        store.graphs.drop_old_drafts()
-        for graph in store.graphs.untold_graphs(due, self.clock() - SILENT):
-            what = "stop" if graph.stop else "wake-up"
-            yield f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph)
+        for unsent in self.others:
+            yield from unsent(due)
 
     async def _send(self, what: str, send: Callable[[], Awaitable[object]]) -> int:
         if not self._is_due(what):

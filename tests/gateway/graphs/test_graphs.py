@@ -19,10 +19,11 @@ from crawler_lifecycle.domain.values import encode, packed
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.features.graphs.gateway import routes
+from crawler_lifecycle.features.graphs.gateway.commands import SILENT
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.gateway.api import long_poll
-from crawler_lifecycle.gateway.sweep import GRACE, SILENT
+from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.graphing import Graphed, approval, group, step
 from tests.gateway.gateway_world import World

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -25,6 +27,7 @@ from crawler_lifecycle.features.managers.store.plans import PlanStore
 from crawler_lifecycle.gateway.runs.commands import Commanded, check_foreign, existing, mismatch, notify, sentences
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
+from crawler_lifecycle.gateway.sweep import Unsent
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
 
@@ -54,6 +57,8 @@ from ..store.graphs import GraphStore, PageMissing
 
 GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX), Travels]
 Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
+#: If the row of a graph was not written for so long, its workflow is woken, or started again if it was ended.
+SILENT = timedelta(minutes=15)
 FINGERPRINT = r"^[0-9a-f]{64}$"
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 
@@ -245,6 +250,14 @@ class GraphCommands:
         """Wake the workflow of a graph after a change of its rows, or start it. Raises ``TemporalUnavailable``."""
         if row.state is GraphState.EXECUTING:
             await self.workflows.start_graph(row.graph_id, row.workflow_id)
+
+    def unsent(self, due: datetime) -> Iterator[Unsent]:
+        """Yield the stops and wake-ups from before ``due`` that did not reach Temporal, and wake-ups of graphs that are
+        silent for long. Removes old drafts before. Blocks."""
+        self.graphs.drop_old_drafts()
+        for row in self.graphs.untold_graphs(due, self.clock() - SILENT):
+            what = "stop" if row.stop else "wake-up"
+            yield f"the {what} of graph {row.graph_id}", partial(self.notify, row)
 
     async def _notified(self, row: GraphRow) -> str | None:
         return await notify(self.notify(row), f"graph {row.key!r}")

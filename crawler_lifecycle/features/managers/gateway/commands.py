@@ -12,8 +12,10 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -39,6 +41,7 @@ from crawler_lifecycle.gateway.runs.commands import (
 )
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, texts
+from crawler_lifecycle.gateway.sweep import Unsent
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 
@@ -70,6 +73,8 @@ CUT_OFF = (
 )
 #: The number of runs that ``redo`` resumes at once.
 REDONE_AT_ONCE = 10
+#: The most managers of one status that the outbox retry reads. More are never open.
+UNSENT_MAX = 100_000
 #: Seconds between the tries of a resume while the workflow of the former attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
 #: Seconds between the readings of its row until the workflow has recorded the next attempt.
@@ -215,6 +220,13 @@ class ManagerCommands:
             return False
         await self.workflows.start_manager(row.manager_id, row.workflow_id)
         return True
+
+    def unsent(self, due: datetime) -> Iterator[Unsent]:
+        """Yield the starts and stops that were accepted before ``due`` and did not reach Temporal. Blocks."""
+        for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
+            for row in self.managers.newest(limit=UNSENT_MAX, states=[status]):
+                if row.updated_at <= due and (what == "stop" or row.owner_run_id is None):
+                    yield f"the {what} of manager {row.manager_id}", partial(self.notify, row)
 
     async def _notified(self, row: ManagerRow, later: str = LATER) -> str | None:
         return await notify(self.notify(row), f"manager {row.manager_id}", later)
