@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from starlette.concurrency import run_in_threadpool
@@ -24,12 +24,8 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.audit import LOST
 from crawler_lifecycle.domain.audits.overdue import overdue_before
-from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
-from crawler_lifecycle.features.schedules.ports import DueRow, ScheduleRow
-from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
-from crawler_lifecycle.features.webhooks.ports import WebhookRow
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports.looks import FindingRow
 from crawler_lifecycle.ports.runs import RunRow
@@ -45,8 +41,6 @@ EXPLAINED_MAX = 20
 KEPT_MAX = 2000
 #: The most open findings about missing workflows that are read.
 LOST_MAX = 1000
-#: The length of the end of a firing's workflow id: a hyphen and the due time.
-_DUE_LETTERS = len("-2026-03-01T12:00:00Z")
 WORDS_MAX = 300
 #: What happens about a missing workflow.
 _NEW = "; an audit starts a new one within a minute, unless LIFECYCLE_AUDIT__REPAIR is false"
@@ -144,21 +138,9 @@ class Blocked:
         """
         return (await self._explain(names[0]) if is_open else None) or self.listed_workflow(*names)
 
-    def webhook(self, row: WebhookRow) -> WebhookRow:
-        """Return the row. If its workflow is missing or does not continue, the row has this as its error."""
-        why = self.listed_workflow(webhook_workflow_id(row.name))
-        return row if why is None else replace(row, error=why, failing_since=row.failing_since or row.updated_at)
-
-    def due(self, row: DueRow) -> DueRow:
-        """Return the row. If its workflow is missing or does not continue, its reason says so."""
-        why = self.listed_workflow(due_workflow_id(row.name, row.due_at))
-        return row if why is None else replace(row, reason=f"{row.reason}; {why}" if row.reason else why)
-
-    def schedule(self, row: ScheduleRow) -> ScheduleRow:
-        """Return the row. ``trouble`` also says which workflow of its firings is missing or does not continue."""
-        mine = due_workflow_id(row.name)
-        bad = [name for name in (*self._lost, *self._known) if name[:-_DUE_LETTERS] == mine]
-        return replace(row, trouble=self.listed_workflow(*bad) or row.trouble)
+    def names(self) -> tuple[str, ...]:
+        """Return the ids of all workflows that are missing or do not continue, except those of late runs."""
+        return (*self._lost, *self._known)
 
     def listed_workflow(self, *names: str) -> str | None:
         """Return the reason of the first of these workflows that does not continue."""

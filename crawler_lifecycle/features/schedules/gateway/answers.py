@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.domain.due_ids import NAME_MAX, due_request_id
+from crawler_lifecycle.domain.due_ids import NAME_MAX, due_request_id, due_workflow_id
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode
@@ -31,6 +31,8 @@ from .calendar import zone_of
 #: The number of future due times in an answer, and the year 2100 as seconds since 1970.
 NEXT = 5
 TIME_MAX = 4_102_444_800
+#: The length of the end of a firing's workflow id: a hyphen and the due time.
+_DUE_LETTERS = len("-2026-03-01T12:00:00Z")
 
 ScheduleName = Annotated[str, Path(max_length=NAME_MAX)]
 
@@ -159,11 +161,11 @@ class ScheduleViews:
 
     def of(self, row: ScheduleRow) -> Schedule:
         """Return the answer about one schedule, as in a list."""
-        return Schedule.of(self.blocked.schedule(row))
+        return Schedule.of(self._explained(row))
 
     async def detail(self, row: ScheduleRow) -> ScheduleDetail:
         """Return the answer about one schedule with its future due times."""
-        return ScheduleDetail.of(self.blocked.schedule(row), **await self.ahead(row))
+        return ScheduleDetail.of(self._explained(row), **await self.ahead(row))
 
     async def ahead(self, row: ScheduleRow) -> dict[str, Any]:
         """Return the fields of an answer that the row does not have."""
@@ -197,12 +199,27 @@ class ScheduleViews:
         return self.listed(lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler)
 
     def due(self, row: ScheduleRow, filters: DueFilters) -> tuple[list[DueRow], str | None]:
-        """Return a page of firings, the latest first, and the token of the next page. Blocks."""
+        """Return a page of firings, the latest first, and the token of the next page. Blocks.
+
+        If the workflow of a firing is missing or does not continue, its reason says so.
+        """
         before = decode("due", filters.page_token)
         at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
         rows = self.schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
         page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
-        return [self.blocked.due(one) for one in page], token
+        shown = []
+        for one in page:
+            why = self.blocked.listed_workflow(due_workflow_id(one.name, one.due_at))
+            if why is not None:
+                one = replace(one, reason=f"{one.reason}; {why}" if one.reason else why)
+            shown.append(one)
+        return shown, token
+
+    def _explained(self, row: ScheduleRow) -> ScheduleRow:
+        """Return the row. ``trouble`` also says which workflow of its firings is missing or does not continue."""
+        mine = due_workflow_id(row.name)
+        bad = [name for name in self.blocked.names() if name[:-_DUE_LETTERS] == mine]
+        return replace(row, trouble=self.blocked.listed_workflow(*bad) or row.trouble)
 
 
 def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -16,7 +16,7 @@ from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 
-from ..domain.definition import NAME_MAX, shown
+from ..domain.definition import NAME_MAX, shown, webhook_workflow_id
 from ..ports import WebhookDelivery, WebhookRow
 from ..store import WebhookStore
 
@@ -105,8 +105,11 @@ class WebhookViews:
     clock: Clock
 
     def of(self, row: WebhookRow) -> Webhook:
-        """Return the answer about one webhook."""
-        return Webhook.of(self.blocked.webhook(row))
+        """Return the answer about one webhook. If its workflow is missing or does not continue, this is its error."""
+        why = self.blocked.listed_workflow(webhook_workflow_id(row.name))
+        if why is not None:
+            row = replace(row, error=why, failing_since=row.failing_since or row.updated_at)
+        return Webhook.of(row)
 
     def deliveries(self, row: WebhookRow, filters: DeliveryFilters) -> DeliveryPage:
         """Return a page of deliveries to a webhook, the latest event first. Blocks."""
