@@ -102,7 +102,7 @@ class KubeLab:
     async def until_released(self, seconds: float = PATIENCE_S, *, audited: bool = False) -> None:
         """Wait until our finalizer holds no pod; with ``audited`` an audit looks each time, as it does in a service.
 
-        An end that was recorded before its node told of an exit code is released after an audit has compared the two.
+        An audit ends what executes again although its end is on record, as a pod of kwok may.
         """
         end = time.monotonic() + seconds
         while held := await asyncio.to_thread(self.api_kept):
