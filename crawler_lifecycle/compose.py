@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.audits.audit import AuditActivities
@@ -35,20 +35,12 @@ from crawler_lifecycle.domain.ends import NO_ENDS, Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import Retries
-from crawler_lifecycle.features.graphs.activities.batches import GraphBatchActivities
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.features.graphs.activities.graphs import GraphActivities
-from crawler_lifecycle.features.graphs.activities.starting import GraphStarts
-from crawler_lifecycle.features.graphs.workflows.graph import GraphBatchWorkflow, GraphWorkflow
-from crawler_lifecycle.features.managers.activities.cycles import ManagerActivities
 from crawler_lifecycle.features.managers.activities.managing import ManagingActivities
 from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
-from crawler_lifecycle.features.managers.workflows.manager import CrawlManagerWorkflow
-from crawler_lifecycle.features.schedules.activities import DueActivities
-from crawler_lifecycle.features.schedules.workflows import CrawlDueWorkflow
-from crawler_lifecycle.features.webhooks.activities import WebhookActivities
 from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
 from crawler_lifecycle.features.webhooks.ports import WebhookSenders
-from crawler_lifecycle.features.webhooks.workflows import CrawlWebhookWorkflow
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
 from crawler_lifecycle.ports.protocols import (
     Catalogue,
@@ -85,11 +77,7 @@ WORKFLOWS: tuple[type, ...] = (
     RunDeletionWorkflow,
     CrawlEventWorkflow,
     CrawlAuditWorkflow,
-    CrawlManagerWorkflow,
-    GraphWorkflow,
-    GraphBatchWorkflow,
-    CrawlDueWorkflow,
-    CrawlWebhookWorkflow,
+    *(feature.load(name) for feature in FEATURES for name in feature.workflows),
 )
 
 #: Role of a worker -> task queue that it serves.
@@ -159,6 +147,12 @@ class Parts:
     def policies(self) -> Policies:
         """The policies of ends and retries."""
         return Policies(self.store.retries, self.catalogue, self.retries, self.ends)
+
+    @property
+    def children(self) -> ChildRuns:
+        """Begins and stops runs of managers, graphs and schedules."""
+        s = self.store
+        return ChildRuns(s.initiation, s.stops, s.runs, self.directory, self.catalogue, self.scheduler)
 
     def reading(self, parent: str) -> FileReading:
         """Return a reader that users' code in this manager or graph can use (``FileReading.parent``)."""
@@ -336,23 +330,15 @@ def build_parent_audit(p: Parts) -> ParentAudit:
 
 def _giving_up(p: Parts) -> GivingUp:
     s = p.store
-    children = _children(p)
-    managing = ManagingActivities(s.managers, children, p.cloud)
-    graphs = GraphActivities(s.graphs, s.managers, children)
+    managing = ManagingActivities(s.managers, p.children, p.cloud)
+    graphs = GraphActivities(s.graphs, s.managers, p.children)
     return GivingUp(s, p.cluster, p.directory, managing, graphs, policies=p.policies)
-
-
-def _children(p: Parts) -> ChildRuns:
-    s = p.store
-    return ChildRuns(s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler)
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Return every activity by its name."""
     p = parts
     s = parts.store
-    children = _children(p)
-    start = GraphStarts(s.graphs, s.plans, p.directory, p.catalogue).start
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
         DeploymentActivities(
@@ -368,15 +354,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         DeletionActivities(s.deletion, s.runs, p.directory, p.archive, p.places),
         build_audit(p),
         build_parent_audit(p),
-        ManagingActivities(s.managers, children, p.cloud),
-        GraphActivities(s.graphs, s.managers, children),
-        DueActivities(s.schedules, s.managers, s.graphs, children),
-        WebhookActivities(s.webhooks, p.webhooks),
-        GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory, p.reading, start=start),
-        ManagerActivities(
-            *(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.reading, p.cloud, p.buffer),
-            start_graph=start,
-        ),
+        *(owner for feature in FEATURES if feature.activities for owner in feature.load(feature.activities)(p)),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

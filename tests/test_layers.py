@@ -22,7 +22,7 @@ from tools.package_map import mapped
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
 
 #: The layers of modules of a feature that have another name, and features that are a layer of their own.
-ROLES = {"feature": "features", "__init__": "features"}
+ROLES = {"feature": "features", "__init__": "features", "compose": "compose"}
 OWN_LAYER = ("user_code",)
 
 #: Which features a feature may import.
@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"domain", "ports", "background", "redaction", "sqlite_files", "clock", "features"},
     "workflows": {"domain", "ports", "activities"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background", "redaction", "clock"},
-    "compose": {"domain", "ports", "activities", *OUTSIDE, "workflows", "settings"},
+    "compose": {"domain", "ports", "activities", *OUTSIDE, "workflows", "settings", "features"},
     "scheduler": {
         *("domain", "ports", *OUTSIDE, "settings", "compose", "web", "task_tokens", "observability", "background"),
         "redaction",

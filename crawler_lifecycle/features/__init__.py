@@ -5,7 +5,8 @@ from .managers.feature import MANAGERS
 from .mcp.feature import MCP
 from .schedules.feature import SCHEDULES
 from .scrapyd.feature import SCRAPYD
+from .user_code.feature import USER_CODE
 from .webhooks.feature import WEBHOOKS
 
 #: The only list of features with a record.
-FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, SCRAPYD, MCP)
+FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, USER_CODE, SCRAPYD, MCP)

@@ -45,6 +45,10 @@ class Feature:
     """Functions that add web pages."""
     middleware: tuple[str, ...] = ()
     """Functions that add middleware around all that the gateway has."""
+    workflows: tuple[str, ...] = ()
+    """Classes of workflows."""
+    activities: str | None = None
+    """The function that makes the objects with the activities from ``compose.Parts``."""
 
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""

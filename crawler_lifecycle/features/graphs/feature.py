@@ -38,4 +38,6 @@ GRAPHS = Feature(
         "gateway.routes:add_results",
     ),
     pages=("gateway.beginning:add_beginning", "gateway.page:add_graphs"),
+    workflows=("workflows.graph:GraphWorkflow", "workflows.graph:GraphBatchWorkflow"),
+    activities="compose:activities",
 )

@@ -41,4 +41,6 @@ MANAGERS = Feature(
     ),
     routes=("gateway.routes:add_managers",),
     pages=("gateway.beginning:add_beginning", "gateway.page:add_managers"),
+    workflows=("workflows.manager:CrawlManagerWorkflow",),
+    activities="compose:activities",
 )

@@ -29,4 +29,6 @@ SCHEDULES = Feature(
     ),
     routes=("gateway.routes:add_schedules",),
     pages=("gateway.page:add_form", "gateway.page:add_schedules"),  # the form first, or "new" would be a schedule
+    workflows=("workflows:CrawlDueWorkflow",),
+    activities="compose:activities",
 )

@@ -30,4 +30,6 @@ WEBHOOKS = Feature(
     ),
     routes=("gateway.routes:add_webhooks",),
     pages=("gateway.page:add_form", "gateway.page:add_webhooks"),  # the form first, or "new" would be a webhook
+    workflows=("workflows:CrawlWebhookWorkflow",),
+    activities="compose:activities",
 )

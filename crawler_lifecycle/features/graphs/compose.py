@@ -1,0 +1,12 @@
+"""The composition of this feature: activities from adapters."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.compose import Parts
+
+from .activities.graphs import GraphActivities
+
+
+def activities(p: Parts) -> tuple[GraphActivities]:
+    """Return the objects with the activities of graphs, without those that execute users' code."""
+    return (GraphActivities(p.store.graphs, p.store.managers, p.children),)

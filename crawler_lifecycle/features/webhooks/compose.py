@@ -1,0 +1,12 @@
+"""The composition of this feature: activities from adapters."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.compose import Parts
+
+from .activities import WebhookActivities
+
+
+def activities(p: Parts) -> tuple[WebhookActivities]:
+    """Return the objects with the activities of webhooks."""
+    return (WebhookActivities(p.store.webhooks, p.webhooks),)
