@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.audits.audit import AuditActivities
 from crawler_lifecycle.activities.audits.giving_up import GivingUp
-from crawler_lifecycle.activities.audits.parents import ParentAudit
+from crawler_lifecycle.activities.audits.parents import ParentAudit, ParentKind
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
@@ -36,8 +36,6 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.features import FEATURES
-from crawler_lifecycle.features.graphs.activities.graphs import GraphActivities
-from crawler_lifecycle.features.managers.activities.managing import ManagingActivities
 from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
 from crawler_lifecycle.features.webhooks.ports import WebhookSenders
@@ -320,19 +318,14 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
 
 def build_audit(p: Parts) -> AuditActivities:
     """Return the activities that compare database, cluster and Temporal, and repair differences."""
-    return AuditActivities(p.store, p.cluster, p.directory, p.audit, giving_up=_giving_up(p))
+    giving_up = GivingUp(p.store, p.cluster, p.directory, policies=p.policies)
+    return AuditActivities(p.store, p.cluster, p.directory, p.audit, giving_up=giving_up)
 
 
 def build_parent_audit(p: Parts) -> ParentAudit:
-    """Return the audit activities for managers, graphs, schedules and webhooks."""
-    return ParentAudit(p.store, p.directory, p.audit, giving_up=_giving_up(p))
-
-
-def _giving_up(p: Parts) -> GivingUp:
-    s = p.store
-    managing = ManagingActivities(s.managers, p.children, p.cloud)
-    graphs = GraphActivities(s.graphs, s.managers, p.children)
-    return GivingUp(s, p.cluster, p.directory, managing, graphs, policies=p.policies)
+    """Return the audit activity for rows of features that have workflows."""
+    kinds: list[ParentKind] = [feature.load(feature.recover)(p) for feature in FEATURES if feature.recover]
+    return ParentAudit(p.store, p.directory, {kind.what: kind for kind in kinds}, p.audit)
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:

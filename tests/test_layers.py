@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters": {"domain", "ports", "cloudevents", "runner", "background", "redaction"},
     "clusters": {"domain", "ports", "settings", "process_contract", "runner", "background", "clock"},
     "store": {"domain", "ports", "background", "redaction", "sqlite_files", "clock", "features"},
-    "workflows": {"domain", "ports", "activities"},
+    "workflows": {"domain", "ports", "activities", "features"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background", "redaction", "clock"},
     "compose": {"domain", "ports", "activities", *OUTSIDE, "workflows", "settings", "features"},
     "scheduler": {

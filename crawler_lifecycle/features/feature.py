@@ -49,6 +49,10 @@ class Feature:
     """Classes of workflows."""
     activities: str | None = None
     """The function that makes the objects with the activities from ``compose.Parts``."""
+    recover: str | None = None
+    """The function that makes the ``ParentKind`` of rows with workflows from ``compose.Parts``."""
+    audited: str | None = None
+    """The sources that audits compare (``Source``)."""
 
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""

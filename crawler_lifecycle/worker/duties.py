@@ -17,7 +17,6 @@ from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from crawler_lifecycle.activities.audits.parents import OWNED
 from crawler_lifecycle.activities.look_step import Recorder
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clusters.kind import kind_of
@@ -107,7 +106,7 @@ class Duties:
         audit = build_audit(parts)
         parents = build_parent_audit(parts)
         take_over = functools.partial(audit.take_over, repair=repair)
-        searches = [functools.partial(parents.search, what, repair=repair) for what in OWNED]
+        searches = [functools.partial(parents.search, what, repair=repair) for what in parents.kinds]
         searches += [functools.partial(audit.take_over_ended, repair=repair), functools.partial(audit.end_forced)]
         overdue = Overdue(
             *(parts.store.overdue, take_over, self.workflows.look_now, searches),

@@ -15,7 +15,6 @@ workflow carries only counts and the most urgent findings. All findings are in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar
@@ -25,27 +24,21 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.audits.audit import AuditActivities, CloseAudit
-from crawler_lifecycle.activities.audits.parents import ParentAudit
-from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
+from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart, Source
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audits.audit import AuditReport, FindingKind, Unknown, most_urgent
+from crawler_lifecycle.domain.audits.audit import LOST, AuditReport, FindingKind, Unknown, most_urgent
+from crawler_lifecycle.features import FEATURES
 
 from .calls import MustLeave, WithoutSignals, call, may_leave, reason
 from .requests import read_carried, workflow_input
 
 _K = FindingKind
-_LOST = (_K.NO_WORKFLOW, _K.NOT_STARTED)
-_Source = tuple[str, Callable[[Any, AuditPage], AuditPart], str, tuple[FindingKind, ...]]
-#: The sources: name in the report, activity, argument of the activity, and kinds of findings. If all sources of a kind
-#: were compared, all findings of that kind are known.
-_SOURCES: tuple[_Source, ...] = (
+#: The sources. If all sources of a kind were compared, all findings of that kind are known. Histories depend on their
+#: order, and so on the order of ``FEATURES``.
+_SOURCES: tuple[Source, ...] = (
     ("cluster_tasks", AuditActivities.audit_cluster, "", (_K.ORPHAN, _K.STILL_ALIVE)),
-    ("open_runs", AuditActivities.audit_runs, "", (*_LOST, _K.NOT_COUNTED, _K.UNREADABLE)),
-    ("open_managers", ParentAudit.audit_parents, "manager", (*_LOST, _K.UNREADABLE)),
-    ("open_graphs", ParentAudit.audit_parents, "graph", (*_LOST, _K.NO_RUN, _K.UNREADABLE)),
-    ("schedules", ParentAudit.audit_schedules, "", (_K.NOT_FIRED, _K.NOT_TOLD, _K.UNREADABLE)),
-    ("due_times", ParentAudit.audit_parents, "due time", _LOST),
-    ("webhooks", ParentAudit.audit_parents, "webhook", _LOST),
+    ("open_runs", AuditActivities.audit_runs, "", (*LOST, _K.NOT_COUNTED, _K.UNREADABLE)),
+    *(source for feature in FEATURES if feature.audited for source in feature.load(feature.audited)),
     ("open_workflows", AuditActivities.audit_workflows, "", (_K.NO_ROW, _K.UNRECORDED)),
     ("ended_runs", AuditActivities.audit_ended, "", (_K.UNDELIVERED, _K.LATE_EVIDENCE)),
 )

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from temporalio.client import Client
 
+from crawler_lifecycle.activities.audits.parents import ParentAudit
+from crawler_lifecycle.compose import Parts, build_parent_audit
 from crawler_lifecycle.domain.audits.audit import AuditReport, Unknown
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
@@ -33,7 +36,7 @@ from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunHandle, RunR
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
-from tests.support.fakes.services import FakeScheduler
+from tests.support.fakes.services import FakeDirectory, FakeScheduler
 from tests.support.routes import make_routes_cheap
 
 make_routes_cheap()
@@ -226,6 +229,14 @@ class World:
     def client(self, app: FastAPI | None = None) -> Iterator[TestClient]:
         with TestClient(app or self.app, base_url=BASE) as client:
             yield client
+
+    def audit(self, directory: FakeDirectory) -> ParentAudit:
+        """The audit of a worker, with this Temporal and nothing else outside."""
+        audit = build_parent_audit(Parts(self.store, *[Mock()] * 7, directory))
+        for owner in (audit, *(getattr(kind.read, "__self__", None) for kind in audit.kinds.values())):
+            if hasattr(owner, "clock"):
+                owner.clock = self.clock
+        return audit
 
     def sweep(self) -> Sweep:
         return self.gateway().sweep(15)

@@ -26,7 +26,7 @@ from crawler_lifecycle.features.managers.domain.jobs import check_tag
 from crawler_lifecycle.features.managers.domain.manager import AddJobs, Job
 from crawler_lifecycle.features.managers.gateway.requests import AddJobs as AddJobsBody
 from crawler_lifecycle.features.managers.gateway.requests import StartManager, StopManager
-from crawler_lifecycle.features.schedules.activities import run_request
+from crawler_lifecycle.features.schedules.activities.due import run_request
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.features.schedules.gateway.commands import AskSchedule, Backfill, PauseSchedule, PutSchedule
 from crawler_lifecycle.features.user_code.calls import check_job

@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.domain.due_ids import due_request_id, temporal_schedule_id
-from crawler_lifecycle.features.schedules.activities import PREVIOUS_LIVE
+from crawler_lifecycle.features.schedules.activities.due import PREVIOUS_LIVE
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec
 from crawler_lifecycle.features.schedules.ports import DueOrder, DueRow

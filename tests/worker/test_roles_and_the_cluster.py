@@ -30,7 +30,7 @@ DEPLOYED = TaskRef(70, 0, 1, "uid")
 def asked_of_the_cluster(role: str) -> set[str]:
     """What the activities of a role ask ``self.cluster`` for, and whatever of their own they call on the way."""
     found: set[str] = set()
-    for method in activities_of(role, Parts(Mock(), *[None] * 8)):  # type: ignore[arg-type]
+    for method in activities_of(role, Parts(Mock(), *[None] * 7, Mock())):  # type: ignore[arg-type]
         owner, seen, left = type(method.__self__), set[str](), [method.__name__]  # type: ignore[attr-defined]
         while left:
             name = left.pop()

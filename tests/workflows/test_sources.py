@@ -32,6 +32,7 @@ PLACES = ("crawler_lifecycle", *(f"crawler_lifecycle.features.{name}" for name i
 OURS = tuple(f"{place}.{room}" for place in PLACES for room in ROOMS)
 NAMES = {
     "__future__": {"annotations"},
+    "crawler_lifecycle.features": {"FEATURES"},
     "asyncio": {"CancelledError", "Task", "create_task", "gather"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone", "UTC"},
     "json": {"dumps", "loads"},

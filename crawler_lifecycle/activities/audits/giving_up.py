@@ -1,4 +1,4 @@
-"""Ends runs and parents after several of their workflows in a row ended without progress.
+"""Ends runs after several of their workflows in a row ended without progress.
 
 It does the same steps as a workflow. First it ends all tasks of a run, and the cluster must prove that. Without that
 proof the run stays open, and the next search tries again.
@@ -14,19 +14,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
 from crawler_lifecycle.activities.look_step import LookStep, again_if_overtaken
 from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.clock import Clock, utc_now
-from crawler_lifecycle.domain.audits.audit import LiveParent, LiveRun
+from crawler_lifecycle.domain.audits.audit import LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, StopIntent, Verdict, verdict
-from crawler_lifecycle.features.graphs.activities.graphs import AdvanceGraph, EndGraph, GraphActivities
-from crawler_lifecycle.features.graphs.domain.engine import Graph
-from crawler_lifecycle.features.graphs.domain.spec import StepState
-from crawler_lifecycle.features.graphs.ports import GraphFence
-from crawler_lifecycle.features.managers.activities.managing import EndManager, ManagingActivities
-from crawler_lifecycle.features.managers.ports import ManagerFence
 from crawler_lifecycle.ports.cluster import AuditedCluster
 from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
@@ -38,7 +31,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
 
 
-#: Prefix of the owner name that this module uses, and the name under which it requests stops.
+#: Prefix of the owner name of audits, and the name under which they request stops.
 OURS = "given-up-"
 BY = "the audit"
 OUTCOME = "failed"
@@ -49,13 +42,11 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GivingUp:
-    """Ends runs and parents. After a crash, a second call continues as the same owner."""
+    """Ends runs. After a crash, a second call continues as the same owner."""
 
     store: Store
     cluster: AuditedCluster
     directory: WorkflowDirectory
-    managing: ManagingActivities
-    graphs: GraphActivities
     clock: Clock = utc_now
     policies: Policies | None = None
 
@@ -66,7 +57,7 @@ class GivingUp:
         taken over the run meanwhile.
         """
         s = self.store
-        owner = Owner(f"audit/{run.run_id}", _owner(run.owner_run_id))
+        owner = Owner(f"audit/{run.run_id}", owner_name(run.owner_run_id))
         if run.stop is None:
             s.stops.record_stop(run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None)
         elif run.stop.requested_by == BY and run.stop.reason:  # an earlier try has recorded the cause
@@ -82,7 +73,7 @@ class GivingUp:
             return found if found.status is RunStatus.COMPLETED else replace(found, cause=f"{why}. {found.cause}")
 
         ended = s.completion.end_run(fence, judge)
-        self._wake(ended.parent)
+        wake(self.directory, ended.parent)
         with suppress(TemporalUnavailable):  # the next audit delivers
             self.directory.deliver_again(fence, event=True, files=True)
         return f"given up: {ended.status}"
@@ -110,63 +101,20 @@ class GivingUp:
         step.record(state, look, "sweep", next_look_at=self.clock() + timedelta(seconds=LOOK_S))
         return look
 
-    def parent(self, parent: LiveParent, why: str) -> str:
-        """End a manager, a graph or a due time; pause a webhook. Raises ``NotInThisState`` while its runs are live."""
-        if parent.what == "due time":
-            self.store.schedules.due_failed(parent.number, why)
-        elif parent.what == "webhook":
-            self.store.webhooks.pause(parent.workflow_id.partition("/")[2], why)
-        else:
-            self._wake(self._manager(parent, why) if parent.what == "manager" else self._graph(parent, why))
-        return "given up"
 
-    def _manager(self, parent: LiveParent, why: str) -> str | None:
-        acts = self.managing
-        number = parent.number
-        own = _owner(parent.owner_run_id)
-        opened = acts.open_manager(Claim(number, Owner(parent.workflow_id, own)))
-        leave = opened.stop is None or opened.leave
-        if opened.stop is not None and not leave:
-            _check_gone(acts.stop_manager_runs(StopRuns(number, opened.stop)).live)
-        outcome = OUTCOME if opened.stop is None else "cancelled"
-        acts.end_manager(
-            EndManager(ManagerFence(number, opened.attempt, own), RunStatus.FAILED, outcome, why, leave=leave)
-        )
-        return opened.parent
-
-    def _graph(self, parent: LiveParent, why: str) -> str | None:
-        acts = self.graphs
-        number = parent.number
-        own = _owner(parent.owner_run_id)
-        opened = acts.open_graph(Claim(number, Owner(parent.workflow_id, own)))
-        fence = GraphFence(number, opened.attempt, own)
-        stop = opened.stop or StopIntent(self.clock(), True, BY, why)
-        acts.record_graph_stop(RecordParentStop(number, stop))
-        _check_gone(acts.stop_graph_runs(StopRuns(number, stop)).live)
-        acts.advance_graph(AdvanceGraph(fence))
-
-        def discard(graph: Graph) -> None:
-            for step in graph.steps:
-                if step.state is StepState.CANCELLED and stop.requested_by == BY:
-                    step.state = StepState.DISCARDED
-                    graph.changed.add(step.number)
-
-        self.store.graphs.change(fence, discard)
-        acts.end_graph(EndGraph(fence, why))
-        return opened.parent
-
-    def _wake(self, parent: str | None) -> None:
-        """Make the parent's workflow read its rows again."""
-        if parent is not None:
-            with suppress(TemporalUnavailable):
-                self.directory.wake(parent)
-
-
-def _owner(present: str | None) -> str:
+def owner_name(present: str | None) -> str:
     """Return our name as the owner. If we already own the row, return the same name as before."""
     return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
 
 
-def _check_gone(live: int) -> None:
+def check_gone(live: int) -> None:
+    """Raise ``NotInThisState`` while runs of a parent are live."""
     if live:
         raise NotInThisState(f"{live} of its runs were asked to end; it is ended after they have ended")
+
+
+def wake(directory: WorkflowDirectory, parent: str | None) -> None:
+    """Make the parent's workflow read its rows again, if Temporal can be reached."""
+    if parent is not None:
+        with suppress(TemporalUnavailable):
+            directory.wake(parent)

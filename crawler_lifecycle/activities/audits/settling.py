@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.abreast import Abreast
@@ -21,6 +21,7 @@ from crawler_lifecycle.domain.audits.audit import (
     AuditFinding,
     AuditRules,
     ClusterTask,
+    FindingKind,
     Noted,
     Reported,
     Unknown,
@@ -119,6 +120,7 @@ def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
     return True
 
 
+#: The most rows of a page.
 PAGE = 200
 
 
@@ -154,6 +156,10 @@ class AuditPart:
     next: str | None = None
     noted_at: datetime | None = None
     """The time just before the findings were recorded, by the clock that dates findings."""
+
+
+#: A source that audits compare: its name in the report, the activity, ``AuditPage.what``, and kinds of findings.
+Source = tuple[str, Callable[[Any, AuditPage], AuditPart], str, tuple[FindingKind, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,4 +40,6 @@ GRAPHS = Feature(
     pages=("gateway.beginning:add_beginning", "gateway.page:add_graphs"),
     workflows=("workflows.graph:GraphWorkflow", "workflows.graph:GraphBatchWorkflow"),
     activities="compose:activities",
+    recover="compose:recover",
+    audited="activities.graphs:SOURCES",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.activities.audits.parents import ParentKind
 from crawler_lifecycle.compose import Parts
 
 from .activities.managing import ManagingActivities
@@ -10,3 +11,9 @@ from .activities.managing import ManagingActivities
 def activities(p: Parts) -> tuple[ManagingActivities]:
     """Return the objects with the activities of managers, without those that execute users' code."""
     return (ManagingActivities(p.store.managers, p.children, p.cloud),)
+
+
+def recover(p: Parts) -> ParentKind:
+    """Return the kind of managers."""
+    [acts] = activities(p)
+    return ParentKind("manager", p.store.audits.open_managers, p.directory.begin_manager, acts.give_up)

@@ -43,4 +43,6 @@ MANAGERS = Feature(
     pages=("gateway.beginning:add_beginning", "gateway.page:add_managers"),
     workflows=("workflows.manager:CrawlManagerWorkflow",),
     activities="compose:activities",
+    recover="compose:recover",
+    audited="activities.managing:SOURCES",
 )

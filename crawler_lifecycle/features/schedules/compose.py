@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.activities.audits.parents import ParentKind
 from crawler_lifecycle.compose import Parts
 
-from .activities import DueActivities
+from .activities.audits import ScheduleAudit
+from .activities.due import DueActivities
 
 
-def activities(p: Parts) -> tuple[DueActivities]:
+def activities(p: Parts) -> tuple[DueActivities, ScheduleAudit]:
     """Return the objects with the activities of schedules."""
     s = p.store
-    return (DueActivities(s.schedules, s.managers, s.graphs, p.children),)
+    return DueActivities(s.schedules, s.managers, s.graphs, p.children), ScheduleAudit(s, p.audit)
+
+
+def recover(p: Parts) -> ParentKind:
+    """Return the kind of due times."""
+    audit = ScheduleAudit(p.store)
+    return ParentKind("due time", audit.open_due, p.directory.begin_due, audit.give_up)

@@ -31,4 +31,6 @@ SCHEDULES = Feature(
     pages=("gateway.page:add_form", "gateway.page:add_schedules"),  # the form first, or "new" would be a schedule
     workflows=("workflows:CrawlDueWorkflow",),
     activities="compose:activities",
+    recover="compose:recover",
+    audited="activities.audits:SOURCES",
 )

@@ -39,7 +39,6 @@ from temporalio.client import (
 from temporalio.client import ScheduleSpec as TemporalSpec
 from temporalio.service import RPCStatusCode
 
-from crawler_lifecycle.activities.audits.parents import note_unfired, settled_until
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import names
@@ -49,6 +48,7 @@ from crawler_lifecycle.temporal.client import AUDIT_LIFE, GOES_FIRST, Workflows
 from crawler_lifecycle.temporal.errors import allowing
 from crawler_lifecycle.workflows.audit import AuditOrder
 
+from .activities.audits import note_unfired, settled_until
 from .domain.calendar import Calendar
 from .domain.definition import ScheduleSpec
 from .ports import DueOrder, ScheduleRow

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.workflows.calls import MustLeave, WithoutSignals, call
 from crawler_lifecycle.workflows.requests import invalid, workflow_input
 
-from .activities import DueActivities
+from .activities.due import DueActivities
 from .ports import DueOrder
 
 #: The search attribute with the time for which Temporal fired, in whole seconds and without jitter.

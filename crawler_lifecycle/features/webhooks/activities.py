@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from temporalio import activity
 
 from crawler_lifecycle.activities import meters
+from crawler_lifecycle.activities.audits.parents import source
 from crawler_lifecycle.activities.shared import activity_named, beating
 from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.clock import Clock, utc_now
+from crawler_lifecycle.domain.audits.audit import LiveParent
+from crawler_lifecycle.domain.audits.judgement import progress_mark
 from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_TEST
 from crawler_lifecycle.ports.runs import Event
 
-from .domain.definition import GIVE_UP_S, WebhookSpec
+from .domain.definition import GIVE_UP_S, WebhookSpec, webhook_workflow_id
 from .ports import (
     ReceiverGone,
     Tried,
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: What audits compare.
+SOURCES = (source("webhooks", "webhook"),)
 
 #: Number of events read at once, and number of parallel deliveries. Events of one subject are never delivered in
 #: parallel.
@@ -91,6 +97,27 @@ class WebhookActivities:
     senders: WebhookSenders
     clock: Clock = utc_now
     shift_s: float = SHIFT_S
+
+    def open(self, after: int, limit: int) -> list[LiveParent]:
+        """Return webhooks that are not paused, with higher numbers than ``after``."""
+        return [
+            LiveParent(
+                "webhook",
+                one.webhook_id,
+                webhook_workflow_id(one.name),
+                status="active",
+                attempt=one.revision,
+                updated_at=one.updated_at,
+                owner_run_id=one.follower,
+                progress=progress_mark(one.revision, one.through_seq),
+            )
+            for one in self.webhooks.page(after, limit)
+            if one.paused_at is None  # a paused webhook has no workflow; a resume starts one
+        ]
+
+    def give_up(self, parent: LiveParent, why: str) -> None:
+        """Pause a webhook that no workflow can carry."""
+        self.webhooks.pause(parent.workflow_id.partition("/")[2], why)
 
     @activity_named("follow_webhook")
     def follow_webhook(self, order: WebhookOrder) -> Following:

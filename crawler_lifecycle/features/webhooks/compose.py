@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.activities.audits.parents import ParentKind
 from crawler_lifecycle.compose import Parts
 
 from .activities import WebhookActivities
@@ -10,3 +11,9 @@ from .activities import WebhookActivities
 def activities(p: Parts) -> tuple[WebhookActivities]:
     """Return the objects with the activities of webhooks."""
     return (WebhookActivities(p.store.webhooks, p.webhooks),)
+
+
+def recover(p: Parts) -> ParentKind:
+    """Return the kind of webhooks."""
+    [acts] = activities(p)
+    return ParentKind("webhook", acts.open, p.directory.begin_webhook, acts.give_up)

@@ -32,4 +32,6 @@ WEBHOOKS = Feature(
     pages=("gateway.page:add_form", "gateway.page:add_webhooks"),  # the form first, or "new" would be a webhook
     workflows=("workflows:CrawlWebhookWorkflow",),
     activities="compose:activities",
+    recover="compose:recover",
+    audited="activities:SOURCES",
 )

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.activities.audits.parents import OWNED, ParentAudit
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
 from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
@@ -50,12 +49,12 @@ def begun(client: TestClient, world: World) -> dict[str, str]:
 def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     s, directory = world.store, FakeDirectory()
-    audit = ParentAudit(s, directory, clock=world.clock)
+    audit = world.audit(directory)
     with world.client(world.new_app(blocked_s=0.02)) as client:
         ids = begun(client, world)
-        assert set(ids) == set(OWNED)
+        assert set(ids) == set(audit.kinds)
         directory.open = {Owner(one, "chain") for one in ids.values()}
-        assert [audit.search(what, repair=True) for what in OWNED] == [0, 0, 0, 0]
+        assert [audit.search(what, repair=True) for what in audit.kinds] == [0, 0, 0, 0]
         places: list[Callable[[], Any]] = [
             lambda: client.get("/v1/managers").json()["managers"][0]["waiting"],
             lambda: client.get("/v1/managers/1").json()["waiting"],
@@ -72,7 +71,7 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, mon
         assert not [place() for place in places if "it has no workflow" in (place() or "")]
         world.clock.forward(1)
         directory.open, directory.closed = set(), dict.fromkeys(ids.values(), world.clock.now)
-        assert [audit.search(what, repair=True) for what in OWNED] == [1, 1, 1, 1]
+        assert [audit.search(what, repair=True) for what in audit.kinds] == [1, 1, 1, 1]
         for place in places:
             fits(place, lambda text: "it has no workflow" in (text or ""))
         assert client.get("/v1/webhooks/w").json()["state"] == "failing"
@@ -82,11 +81,11 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, mon
         assert "lifecycle_without_workflow 4.0" in client.get("/metrics").text
         assert directory.managers_begun | directory.graphs_begun | directory.due_begun | directory.webhooks_begun == {}
         world.clock.forward(30)
-        assert [audit.search(what, repair=True) for what in OWNED] == [1, 1, 1, 1]
+        assert [audit.search(what, repair=True) for what in audit.kinds] == [1, 1, 1, 1]
         started = [directory.managers_begun, directory.graphs_begun, directory.due_begun, directory.webhooks_begun]
         assert [list(one) for one in started] == [[one] for one in ids.values()]
         directory.open = {Owner(one, "chain") for one in ids.values()}
-        assert [audit.search(what, repair=True) for what in OWNED] == [0, 0, 0, 0]
+        assert [audit.search(what, repair=True) for what in audit.kinds] == [0, 0, 0, 0]
         assert overdue_words(s.overdue.overdue_looks(overdue_before(world.clock.now)), world.clock.now) is None
         for place in places:
             fits(place, lambda text: "it has no workflow" not in (text or ""))
@@ -94,7 +93,7 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, mon
 
 def test_what_somebody_else_took_up_is_told_no_longer(world: World) -> None:
     s, directory = world.store, FakeDirectory()
-    audit = ParentAudit(s, directory, clock=world.clock)
+    audit = world.audit(directory)
     with world.client() as client:
         ids = begun(client, world)
         directory.closed = dict.fromkeys(ids.values(), world.clock.now)

@@ -11,7 +11,6 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
@@ -68,8 +67,8 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(world: Worl
     temporal = FiringTemporal(world.clock)
     keeper = ScheduleKeeper(world.store.schedules, cast(Any, temporal), world.clock)
     await keeper.turn()
-    directory, s = FakeDirectory(), world.store
-    search = ParentAudit(s, directory, clock=world.clock).search
+    directory = FakeDirectory()
+    search = world.audit(directory).search
     assert await asyncio.to_thread(search, "due time", repair=True) == 1
     asked_at = world.clock.now - timedelta(hours=2)
     assert list(directory.due_begun) == [due_workflow_id("nightly", asked_at)], "what was asked for begins"

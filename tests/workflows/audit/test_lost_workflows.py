@@ -12,7 +12,6 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from crawler_lifecycle.activities.audits import settling
-from crawler_lifecycle.activities.audits.parents import OWNED
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import build_audit, build_parent_audit
 from crawler_lifecycle.domain.audits.audit import TRIES_MAX, AuditRules
@@ -34,6 +33,7 @@ from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
+OWNED = ("manager", "graph", "due time", "webhook")
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 WHY = "BadSearchAttributes: 2,724 bytes are above 2,048"
 #: Further than any grace and back-off.

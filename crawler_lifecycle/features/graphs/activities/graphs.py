@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from crawler_lifecycle.activities.audits.giving_up import BY, check_gone, owner_name
+from crawler_lifecycle.activities.audits.parents import source
 from crawler_lifecycle.activities.child_runs import (
     ERROR_MAX,
     BegunRuns,
@@ -27,6 +29,7 @@ from crawler_lifecycle.activities.child_runs import (
 )
 from crawler_lifecycle.activities.shared import activity_named, beating, there
 from crawler_lifecycle.clock import Clock, utc_now
+from crawler_lifecycle.domain.audits.audit import FindingKind, LiveParent
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed, unknown
 from crawler_lifecycle.domain.due_ids import due_of
@@ -36,6 +39,7 @@ from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
 from crawler_lifecycle.features.managers.ports import NewManager
+from crawler_lifecycle.ports.runs import Owner
 
 from ..domain.commands import (
     StepCommand,
@@ -56,6 +60,8 @@ if TYPE_CHECKING:
     from ..store.graphs import GraphStore
 
 
+#: What audits compare.
+SOURCES = (source("open_graphs", "graph", FindingKind.NO_RUN, FindingKind.UNREADABLE),)
 _REQUEST = TypeAdapter(RunRequest)
 
 #: Maximum number of crawls and managers that one execution of ``advance_graph`` picks.
@@ -291,6 +297,27 @@ class GraphActivities:
         row = self.graphs.end_graph(order.fence, order.cause)
         self.children.directory.deliver_event(ended_key("graph", row.graph_id, row.graph_uid, row.attempt))
         return GraphEnded(row.state, row.cause)
+
+    def give_up(self, parent: LiveParent, why: str) -> str | None:
+        """End a graph that no workflow can carry (``ParentKind.give_up``)."""
+        number = parent.number
+        own = owner_name(parent.owner_run_id)
+        opened = self.open_graph(Claim(number, Owner(parent.workflow_id, own)))
+        fence = GraphFence(number, opened.attempt, own)
+        stop = opened.stop or StopIntent(self.clock(), True, BY, why)
+        self.record_graph_stop(RecordParentStop(number, stop))
+        check_gone(self.stop_graph_runs(StopRuns(number, stop)).live)
+        self.advance_graph(AdvanceGraph(fence))
+
+        def discard(graph: Graph) -> None:
+            for step in graph.steps:
+                if step.state is StepState.CANCELLED and stop.requested_by == BY:
+                    step.state = StepState.DISCARDED
+                    graph.changed.add(step.number)
+
+        self.graphs.change(fence, discard)
+        self.end_graph(EndGraph(fence, why))
+        return opened.parent
 
     def _row(self, graph_id: int) -> GraphRow:
         return there(self.graphs.get_graph(graph_id), f"graph {graph_id}")

@@ -9,6 +9,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from crawler_lifecycle.activities.audits.giving_up import OUTCOME, check_gone, owner_name
+from crawler_lifecycle.activities.audits.parents import source
 from crawler_lifecycle.activities.child_runs import (
     ERROR_MAX,
     BegunRuns,
@@ -21,6 +23,7 @@ from crawler_lifecycle.activities.child_runs import (
 )
 from crawler_lifecycle.activities.shared import activity_named, beating, there
 from crawler_lifecycle.clock import Clock, utc_now
+from crawler_lifecycle.domain.audits.audit import FindingKind, LiveParent
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
 from crawler_lifecycle.domain.due_ids import due_of
@@ -29,6 +32,7 @@ from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.quotas import QUOTA
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.ports.runs import Owner
 
 from ..domain.jobs import base_of, laid_over
 from ..domain.manager import BUILT_IN, Job, Live, run_request_id
@@ -37,6 +41,9 @@ from ..ports import ManagerFence, ManagerRow
 
 if TYPE_CHECKING:
     from ..store.managers import ManagerStore
+
+#: What audits compare.
+SOURCES = (source("open_managers", "manager", FindingKind.UNREADABLE),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,20 @@ class ManagingActivities:
         key = ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
         self.children.directory.deliver_event(key)
         return ManagerEnded(row.status, row.outcome or "", row.cause or "")
+
+    def give_up(self, parent: LiveParent, why: str) -> str | None:
+        """End a manager that no workflow can carry (``ParentKind.give_up``)."""
+        number = parent.number
+        own = owner_name(parent.owner_run_id)
+        opened = self.open_manager(Claim(number, Owner(parent.workflow_id, own)))
+        leave = opened.stop is None or opened.leave
+        if opened.stop is not None and not leave:
+            check_gone(self.stop_manager_runs(StopRuns(number, opened.stop)).live)
+        outcome = OUTCOME if opened.stop is None else "cancelled"
+        self.end_manager(
+            EndManager(ManagerFence(number, opened.attempt, own), RunStatus.FAILED, outcome, why, leave=leave)
+        )
+        return opened.parent
 
     def _row(self, manager_id: int) -> ManagerRow:
         return there(self.managers.get_manager(manager_id), f"manager {manager_id}")

@@ -33,7 +33,7 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
 from crawler_lifecycle.web.turns import in_turn
 
-from ..activities import run_request
+from ..activities.due import run_request
 from ..domain.definition import (
     EXCLUDED_MAX,
     Overlap,

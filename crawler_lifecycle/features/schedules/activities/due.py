@@ -23,15 +23,15 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpe
 from crawler_lifecycle.features.graphs.ports import GraphRow, NewGraph
 from crawler_lifecycle.features.managers.ports import ManagerRow, NewManager
 
-from .domain.decision import Decision
-from .domain.definition import Overlap, ScheduleSpec, TargetKind
-from .ports import DueOrder, DueRow, ScheduleRow, TargetRef
+from ..domain.decision import Decision
+from ..domain.definition import Overlap, ScheduleSpec, TargetKind
+from ..ports import DueOrder, DueRow, ScheduleRow, TargetRef
 
 if TYPE_CHECKING:
     from crawler_lifecycle.features.graphs.store.graphs import GraphStore
     from crawler_lifecycle.features.managers.store.managers import ManagerStore
 
-    from .store.schedules import ScheduleStore
+    from ..store.schedules import ScheduleStore
 
 
 #: The type of the failure with which a due time waits for the verdict of the previous target.
