@@ -25,7 +25,7 @@ from benchmarks.throughput import _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE, Bare
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.graphs import Workflow
 from crawler_lifecycle.temporal.plugin import plugin
 

@@ -26,15 +26,9 @@ from benchmarks.throughput import _cpu, _end, _server, _worker
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import MOST
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.features.managers.activities.cycles import CycleOrder, ManagerActivities
-from crawler_lifecycle.features.managers.domain.manager import (
-    BUILT_IN,
-    PAGE_ITEMS,
-    Job,
-    JobState,
-    ManagerResult,
-    manager_workflow_id,
-)
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, PAGE_ITEMS, Job, JobState, ManagerResult
 from crawler_lifecycle.features.managers.ports import ManagerRow, NewManager
 from crawler_lifecycle.features.managers.store.tables import manager_item
 from crawler_lifecycle.features.user_code.pool import Hosts, Limits

@@ -19,10 +19,10 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered
 from crawler_lifecycle.domain.names import files_prefix
+from crawler_lifecycle.domain.run import DELIVERY_S
 from crawler_lifecycle.domain.run_data import PIECE
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.tries import counting, own_items
-from crawler_lifecycle.features.graphs.domain.spec import DELIVERY_S
 from crawler_lifecycle.ports.cluster import LiveFiles
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import RunRow, TaskRef

@@ -193,6 +193,18 @@ def pool_of(queue: str) -> str | None:
     return None if queue == QUEUE_FUNCTIONS else queue.removeprefix(f"{QUEUE_PLANS}-")
 
 
+def manager_workflow_id(name: str, flow_id: str) -> str:
+    """Return the workflow id of a manager. It is also the ``parent`` of the manager's runs."""
+    return f"manager/{name}/{flow_id}"
+
+
+def names_of_workflow(workflow_id: str) -> tuple[str, str] | None:
+    """Return the name and the flow id in a manager's workflow id; ``None``: it is no such id."""
+    kind, _, rest = workflow_id.partition("/")
+    name, _, flow_id = rest.partition("/")
+    return (name, flow_id) if kind == "manager" and name and flow_id else None
+
+
 def graph_workflow_id(key: str) -> str:
     """Return the workflow id of a graph. It is also the ``parent`` of the graph's runs."""
     return f"graph/{key}"

@@ -32,6 +32,8 @@ TAGS_MAX = 50
 TAG_MAX = 200
 #: The most intervals between looks.
 POLLS_MAX = 100
+#: Seconds for which the delivery of the event and of the files of an ended run is tried.
+DELIVERY_S = 24 * 3600.0
 
 
 class Trigger(StrEnum):
@@ -179,6 +181,7 @@ class AddTasks:
     """
 
     __pydantic_config__: ClassVar = STRICT
+    ASKED: ClassVar = ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}')
 
     tasks: list[ChildTask] = field(default_factory=list)
     request_id: str | None = None
@@ -214,6 +217,7 @@ class RunRequest:
     """
 
     __pydantic_config__: ClassVar = STRICT
+    ASKED: ClassVar = ("request", 'start the workflow with a RunRequest, for example {"crawler": "services"}')
 
     crawler: str | None = None
     trigger: Trigger = Trigger.MANUAL

@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.names import (
     QUEUE_PLANS,
     QUEUE_WEBHOOKS,
 )
+from crawler_lifecycle.domain.run import DELIVERY_S
 
 
 def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0) -> RetryPolicy:
@@ -74,8 +75,8 @@ LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S)
 #: than 5 s. There is no limit for all tries: the restart of a worker must not lose the event in the outbox.
 PUSH = Policy(QUEUE_MAIN, 5, _retry(0.25, 0.5, tries=3))
 PUSHES_AGAIN = Policy(QUEUE_MAIN, 60, _retry(1, 5, tries=3))
-EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=24 * 3600)
-ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=24 * 3600)
+EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=DELIVERY_S)
+ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=DELIVERY_S)
 #: A deletion is tried until it is done. It may be large: the rows of 100,000 tasks, and many archives.
 DELETE = Policy(QUEUE_MAIN, 3600, _retry(1, 300), heartbeat_s=30)
 DELETE_FILES = replace(DELETE, queue=QUEUE_EXPORT)

@@ -20,28 +20,23 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, shown
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.run import AddTasks, RunRequest, in_our_words
+from crawler_lifecycle.domain.run import RunRequest, in_our_words
 from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.unknown import advise, names_at
-from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
-from crawler_lifecycle.features.managers.domain.manager import AddJobs, ManagerOrder
 
 A = TypeVar("A")
 S = TypeVar("S")
 
-#: For each type: its name in error messages, and the cure if it is missing.
-_WORDS: dict[Any, tuple[str, str]] = {
-    RunRequest: ("request", 'start the workflow with a RunRequest, for example {"crawler": "services"}'),
-    ManagerOrder: ("order", 'start the workflow with the manager of a stored row, for example {"manager_id": 7}'),
-    GraphOrder: ("order", 'start the workflow with the graph of a stored row, for example {"graph_id": 7}'),
-    AddJobs: ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'),
-    AddTasks: ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'),
-}
 #: Patch of 2026-11: earlier executions of a cron chain are replayed as they were.
 NO_CRON = "no-cron"
 #: The most errors that are told.
 ERRORS_MAX = 20
-_OURS = ("order", "only this service itself starts this workflow")
+
+
+def _words(kind: type) -> tuple[str, str]:
+    """Return the name of an input in error messages, and the cure if it is missing (``ASKED`` of its class)."""
+    ours = ("order", "only this service itself starts this workflow")
+    return getattr(kind, "ASKED", ours)
 
 
 def workflow_input(kind: type[A], value: object) -> A:
@@ -56,7 +51,7 @@ def read_input(kind: type[A], value: object) -> A:
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
     if isinstance(value, Undecoded):
-        raise undecoded(_WORDS.get(kind, _OURS)[0], value)
+        raise undecoded(_words(kind)[0], value)
     return value if isinstance(value, kind) else read_update(kind, value)
 
 
@@ -77,7 +72,7 @@ def _refuse_cron(value: object) -> None:
 
 def read_update(kind: type[A], value: object) -> A:
     """Read the payload of an update strictly. Raises ``ApplicationError`` as ``read_input`` does."""
-    what, missing = _WORDS.get(kind, _OURS)
+    what, missing = _words(kind)
     if isinstance(value, Undecoded):
         raise invalid(f"{what}: {value}")
     if value is None:

@@ -22,8 +22,8 @@ from crawler_lifecycle.activities.reconciliation import (
 )
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.bounds import cut_to_travel, travels
+from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.features.managers.domain.manager import names_of_workflow
 from crawler_lifecycle.ports.runs import Fence
 
 from .calls import Condition, Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start

@@ -9,10 +9,10 @@ from typing import Any
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
-from crawler_lifecycle.domain.names import ended_key
+from crawler_lifecycle.domain.names import ended_key, manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.features.managers.activities.managing import AddManagerJobs, EndManager, NoteManager
-from crawler_lifecycle.features.managers.domain.manager import Added, Decision, Job, Picked, manager_workflow_id
+from crawler_lifecycle.features.managers.domain.manager import Added, Decision, Job, Picked
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Owner
 from tests.activities.cases import DELIVERED_AGAIN, GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _after_grace, _nothing

@@ -7,10 +7,10 @@ from typing import Any
 
 from crawler_lifecycle.activities.child_runs import Claim
 from crawler_lifecycle.activities.deployment import Deploy
-from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.names import graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.features.graphs.activities.graphs import AdvanceGraph
 from crawler_lifecycle.features.graphs.ports import GraphFence
-from crawler_lifecycle.features.managers.domain.manager import Added, Decision, Job, Picked, manager_workflow_id
+from crawler_lifecycle.features.managers.domain.manager import Added, Decision, Job, Picked
 from crawler_lifecycle.features.managers.ports import ManagerFence
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.features.schedules.ports import DueOrder

@@ -21,6 +21,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.features.managers.domain.manager import (
     Added,
@@ -34,7 +35,6 @@ from crawler_lifecycle.features.managers.domain.manager import (
     Page,
     Picked,
     SourceItem,
-    manager_workflow_id,
 )
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
 from tests.support.lab import CRAWLERS, Lab, longer_and_longer

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.names import graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
-from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
 from crawler_lifecycle.graphs.client import Gateway
 from tests.e2e.world import Row, moment
 from tools.soak.graph_plan import Command, GraphPlan

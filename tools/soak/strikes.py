@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
+from crawler_lifecycle.domain.names import manager_workflow_id
 from tests.e2e.world import TERMINAL, until
 from tests.support.builds import ROOT
 from tests.support.mariadb import MariaDb, running_mariadb

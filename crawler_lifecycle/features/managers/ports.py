@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
-from .domain.manager import Job, JobState, manager_workflow_id
+from .domain.manager import Job, JobState
 
 
 @dataclass(frozen=True, slots=True)

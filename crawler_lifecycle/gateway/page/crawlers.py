@@ -18,9 +18,8 @@ from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.names import graph_key_of
+from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.features.managers.domain.manager import names_of_workflow
 from crawler_lifecycle.gateway.page.parts.rendering import answer, number, query, span
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers

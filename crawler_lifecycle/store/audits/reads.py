@@ -28,6 +28,8 @@ from crawler_lifecycle.domain.names import (
     event_key,
     graph_key_of,
     graph_workflow_id,
+    manager_workflow_id,
+    names_of_workflow,
 )
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -38,12 +40,7 @@ from crawler_lifecycle.features.graphs.store.rows import GRAPH, graph_row
 from crawler_lifecycle.features.graphs.store.tables import graph, graph_step
 from crawler_lifecycle.features.graphs.store.unit import BY_STATE as BY_STATE_OF_STEPS
 from crawler_lifecycle.features.graphs.store.unrecorded import RUNS
-from crawler_lifecycle.features.managers.domain.manager import (
-    JobState,
-    job_of_request,
-    manager_workflow_id,
-    names_of_workflow,
-)
+from crawler_lifecycle.features.managers.domain.manager import JobState, job_of_request
 from crawler_lifecycle.features.managers.store.tables import manager, manager_item
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOK_SINKS
 from crawler_lifecycle.store.base.bulk import chunks, rows_in

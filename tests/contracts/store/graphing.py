@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.names import graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.values import decode, unpacked
 from crawler_lifecycle.features.graphs.domain.commands import step_manager, step_request_id
@@ -15,7 +15,6 @@ from crawler_lifecycle.features.graphs.domain.engine import Picked, StepEnd
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
 from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.features.graphs.ports import Done, GraphFence, GraphRow, NewGraph, StepRow, StepWork
-from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
 from crawler_lifecycle.features.managers.ports import ManagerFence, NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.features.managers.domain.manager import (
     Added,
     Decision,
@@ -15,7 +16,6 @@ from crawler_lifecycle.features.managers.domain.manager import (
     Page,
     Picked,
     SourceItem,
-    manager_workflow_id,
 )
 from crawler_lifecycle.features.managers.ports import Committed, JobRow, ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner

@@ -5,8 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.features.managers.domain.manager import JobState, manager_workflow_id
+from crawler_lifecycle.features.managers.domain.manager import JobState
 from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.managing import NAME, NEW, Managed, job, page

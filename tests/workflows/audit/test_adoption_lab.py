@@ -13,9 +13,9 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import RetryPolicy
 
 from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.workflows import policies
 from tests.support.auditing import audit

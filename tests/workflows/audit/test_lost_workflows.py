@@ -18,10 +18,9 @@ from crawler_lifecycle.domain.audits.audit import TRIES_MAX, AuditRules
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.names import graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
-from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id

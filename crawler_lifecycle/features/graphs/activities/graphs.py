@@ -34,10 +34,9 @@ from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refu
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed, unknown
 from crawler_lifecycle.domain.due_ids import due_of
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, Overtaken, RowUnreadable
-from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
+from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
-from crawler_lifecycle.features.managers.domain.manager import manager_workflow_id
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.ports.runs import Owner
 

@@ -29,6 +29,7 @@ class GraphOrder:
     """The input of a graph's workflow: the id of its row. All other data is in the row."""
 
     __pydantic_config__: ClassVar = STRICT
+    ASKED: ClassVar = ("order", 'start the workflow with the graph of a stored row, for example {"graph_id": 7}')
 
     graph_id: int
 

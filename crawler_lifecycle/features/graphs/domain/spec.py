@@ -25,8 +25,6 @@ JOB_BYTES = 1024 * 1024
 CONTEXT_BYTES = 1024 * 1024
 #: The default time limit of a function, in seconds. A function with a longer limit runs in its own workflow.
 SHORT_S = 60.0
-#: Seconds for which a step waits for the archive of its ended run. Its delivery is tried for a day.
-DELIVERY_S = 24 * 3600.0
 #: How many executions a step may lose with their worker, beyond ``max_attempts``, before it is discarded.
 LOST_MAX = 10
 

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, u
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import graph_workflow_id
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import DELIVERY_S, RunStatus
 from crawler_lifecycle.domain.values import RESULT_PART
 from crawler_lifecycle.features.managers.ports import ManagerRow
 from crawler_lifecycle.features.managers.store.rows import manager_row
@@ -31,7 +31,7 @@ from crawler_lifecycle.store.runs.tables import OVER_RUNS, export_record
 
 from ..domain.engine import StepEnd, after_failure, may_begin_again
 from ..domain.kinds import STEP_RULES, StepRules
-from ..domain.spec import DELIVERY_S, LOST_MAX, StepKind, StepState
+from ..domain.spec import LOST_MAX, StepKind, StepState
 from ..ports import Done, GraphFence, StepWork
 from .rows import work_of
 from .steps import LOST, with_error

@@ -36,6 +36,7 @@ from crawler_lifecycle.activities.child_runs import RecordParentStop, StopRuns
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.features.managers.workflows.manager_state import PASS_LEAST_S, PASS_S
+from crawler_lifecycle.features.managers.workflows.owned import OwnedWorkflow
 from crawler_lifecycle.workflows.calls import (
     Beside,
     Condition,
@@ -48,7 +49,6 @@ from crawler_lifecycle.workflows.calls import (
     pause,
     reason,
 )
-from crawler_lifecycle.workflows.owned import OwnedWorkflow
 from crawler_lifecycle.workflows.policies import config
 from crawler_lifecycle.workflows.requests import invalid, read_update, refused, workflow_input
 from crawler_lifecycle.workflows.state import REASON_MAX

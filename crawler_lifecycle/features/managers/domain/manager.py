@@ -77,6 +77,7 @@ class ManagerOrder:
     """The input of a manager's workflow: the id of its row. All other data is in the row."""
 
     __pydantic_config__: ClassVar = STRICT
+    ASKED: ClassVar = ("order", 'start the workflow with the manager of a stored row, for example {"manager_id": 7}')
 
     manager_id: int
 
@@ -174,6 +175,7 @@ class AddJobs:
     """
 
     __pydantic_config__: ClassVar = STRICT
+    ASKED: ClassVar = ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}')
 
     jobs: list[Job] = field(default_factory=list)
     request_id: str | None = None
@@ -446,21 +448,9 @@ def jobseq(seq: int, retry: int) -> str:
     return f"JOBSEQ={seq:010d}" + (f".r{retry}" if retry else "")
 
 
-def manager_workflow_id(name: str, flow_id: str) -> str:
-    """Return the workflow id of a manager. It is also the ``parent`` of the manager's runs."""
-    return f"manager/{name}/{flow_id}"
-
-
 def run_request_id(manager_id: int, seq: int, retry: int) -> str:
     """Return the request id of a job's run. Every try to begin the run has the same id."""
     return f"manager/{manager_id}/{seq}" + (f".r{retry}" if retry else "")
-
-
-def names_of_workflow(workflow_id: str) -> tuple[str, str] | None:
-    """Return the name and the flow id in a manager's workflow id; ``None``: it is no such id."""
-    kind, _, rest = workflow_id.partition("/")
-    name, _, flow_id = rest.partition("/")
-    return (name, flow_id) if kind == "manager" and name and flow_id else None
 
 
 def job_of_request(request_id: str) -> tuple[int, int, int] | None:

@@ -10,11 +10,12 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX, whole
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.runs.tables import run_history
 
-from ..domain.manager import job_of_request, manager_workflow_id
+from ..domain.manager import job_of_request
 from .queries import runs_of
 from .rows import STATES, metadata_of
 from .tables import manager, manager_item

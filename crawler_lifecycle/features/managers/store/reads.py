@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, select
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import seen, wanted
@@ -17,7 +18,7 @@ from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, cancellation_log, run_history
 
-from ..domain.manager import JobState, Live, Waiting, manager_workflow_id
+from ..domain.manager import JobState, Live, Waiting
 from ..ports import JobRow, LiveManagers, ManagerFence, ManagerRow
 from .queries import BY_END, HOLDING, in_states, known
 from .rows import listed_job, live_row, waiting_row

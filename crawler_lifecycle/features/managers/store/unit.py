@@ -8,14 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, case
 
-from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.store.base.owned import OwnedPart
 from crawler_lifecycle.store.base.search import Listed
 from crawler_lifecycle.store.base.unit import RowUnit
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS
 
-from ..domain.manager import JobState, manager_workflow_id
+from ..domain.manager import JobState
 from ..ports import ManagerRow
 from .queries import jobs_that_live
 from .rows import counts_of, ended_by, manager_row

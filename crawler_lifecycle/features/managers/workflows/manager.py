@@ -24,7 +24,6 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.workflows.calls import Interrupted, NotTaken, call, may_leave, never, pause, reason
-from crawler_lifecycle.workflows.owned import OwnedWorkflow
 from crawler_lifecycle.workflows.requests import read_update, refused, workflow_input
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
@@ -39,6 +38,7 @@ from ..activities.managing import (
 )
 from ..domain.manager import AddJobs, ManagerOrder, ManagerResult, ManagerSnapshot
 from .manager_state import PASS_LEAST_S, ManagerState
+from .owned import OwnedWorkflow
 
 #: Seconds in which a worker must take a cycle. If the worker with the object does not, any worker may take it. If none
 #: does, the waiting reason says so.

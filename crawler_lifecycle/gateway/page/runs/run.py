@@ -18,8 +18,8 @@ from crawler_lifecycle.domain.audits.corrections import SOURCES
 from crawler_lifecycle.domain.due_ids import schedule_of
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.ladder import LADDER_MINUTES
+from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.features.managers.domain.manager import names_of_workflow
 from crawler_lifecycle.gateway.api.paging import Id, Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, query_of, read

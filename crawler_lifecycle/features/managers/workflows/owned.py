@@ -13,12 +13,13 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRecorded
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.features.managers.workflows.manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.workflows.calls import Alarm, Beside, Condition, Interrupted, MustLeave, call, never, pause
 from crawler_lifecycle.workflows.requests import read_carried
 from crawler_lifecycle.workflows.state import TOO_LATE
 from crawler_lifecycle.workflows.steps import commanded, heeding
+
+from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
 
 S = TypeVar("S", bound=OwnedState)
 A = TypeVar("A")
