@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "worker": {
         *("domain", "ports", "activities", *OUTSIDE, "workflows", "settings", "compose", "temporal", "web"),
-        *("observability", "background", "user_code", "clock"),
+        *("observability", "background", "user_code", "clock", "features"),
     },
     "cli": {
         *("domain", "ports", *OUTSIDE, "settings", "compose", "temporal", "observability", "web"),

@@ -25,12 +25,10 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
-from crawler_lifecycle.features.managers.ports import ManagerRow
 from crawler_lifecycle.ports.protocols import Catalogue, SchedulerClient, WorkflowDirectory
 from crawler_lifecycle.ports.runs import Owner, RunRow
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.features.managers.store.managers import ManagerStore
     from crawler_lifecycle.store.runs.initiation import InitiationStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.stops import StopStore
@@ -268,16 +266,6 @@ class ChildRuns:
         if any(self.directory.stop(id_, stop, run_uid=uid_there(run, id_)) for id_ in workflow_ids(run)):
             return
         self._take_over(run)
-
-    def stop_manager(self, managers: ManagerStore, row: ManagerRow, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a manager, unless an equal or stronger one is recorded. Then notify its workflow, or start
-        one.
-        """
-        if row.stop is None or (intent.force and not row.stop.force):
-            row = managers.record_manager_stop(row.manager_id, intent)
-        stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
-        if not row.status.terminal and not self.directory.stop(row.workflow_id, stop):
-            self.directory.begin_manager(row.manager_id, row.workflow_id)
 
     def _take_over(self, run: RunRow) -> None:
         now = self.runs.get_run(run.run_id)

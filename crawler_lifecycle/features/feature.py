@@ -53,6 +53,8 @@ class Feature:
     """The function that makes the ``ParentKind`` of rows with workflows from ``compose.Parts``."""
     audited: str | None = None
     """The sources that audits compare (``Source``)."""
+    keeper: str | None = None
+    """The function that makes a background service of the role ``audit`` from the store and ``Workflows``."""
 
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""

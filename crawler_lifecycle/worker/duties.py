@@ -21,11 +21,12 @@ from crawler_lifecycle.activities.look_step import Recorder
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.compose import Parts, build_audit, build_parent_audit
-from crawler_lifecycle.features.schedules.temporal import ScheduleKeeper, keep_audit_schedule
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, fingerprints
 from crawler_lifecycle.store.notes import SameSettings
 from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.worker.finalizer_release import Releaser
@@ -100,7 +101,7 @@ class Duties:
         self._begin("pools", PoolCalls(parts.store.pools, self.workflows.place_free))
 
     async def _audit(self, client: Client, parts: Parts) -> None:
-        """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""
+        """Start the scheduled audits, the search for overdue looks and lost workflows, and the keepers of features."""
         await _keep_schedule(client, self.settings.audit)
         repair = self.settings.audit.repair
         audit = build_audit(parts)
@@ -114,7 +115,9 @@ class Duties:
             begin=self.workflows.has_begun,
         )
         self._begin("overdue", overdue)
-        self._begin("schedules", ScheduleKeeper(parts.store.schedules, self.workflows))
+        for feature in FEATURES:
+            if feature.keeper is not None:
+                self._begin(feature.name, feature.load(feature.keeper)(parts.store, self.workflows))
 
     def _begin(self, name: str, service: Service) -> None:
         self.health.beside[name] = service.state

@@ -26,8 +26,6 @@ from crawler_lifecycle.background import Beside, Loop
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.compose import OBSERVER, PLANS, ROLES, build_numbers, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
-from crawler_lifecycle.features.managers.store.managers import ManagerStore
-from crawler_lifecycle.features.schedules.temporal import keep_audit_schedule
 from crawler_lifecycle.features.user_code.users_code import UsersCode
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
@@ -35,6 +33,7 @@ from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.store.store import StoreHealth
 from crawler_lifecycle.temporal import tracing
+from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
 from crawler_lifecycle.temporal.directory import TemporalDirectory
@@ -280,7 +279,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             health.beside["numbers"] = numbers.state
             beside.start(numbers.run())
             await _unless(over, numbers.first.wait(), FIRST_S)
-        plans = UsersCode(settings.plans, parts[PLANS].store.plans) if PLANS in parts else None
+        plans = UsersCode(settings.plans, parts[PLANS].store) if PLANS in parts else None
         if plans is not None:
             stack.callback(plans.close)
             parts[PLANS].hosts = plans.hosts
@@ -305,13 +304,13 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         beside.leave()
         health.missing = {"worker": "is shutting down"}
         log.info("worker shuts down; running activities get %s s to end", settings.worker.grace_s)
-        await polling.leave(None if plans is None else _notify_managers(plans, parts[PLANS].store.managers, workflows))
+        await polling.leave(None if plans is None else _notify_managers(plans, workflows))
 
 
-async def _notify_managers(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
+async def _notify_managers(plans: UsersCode, workflows: Workflows) -> None:
     """Notify managers to continue on another worker. Give up after ``MOVED_S``: they also notice it by themselves."""
     try:
-        await asyncio.wait_for(plans.leave(managers, workflows.moved), MOVED_S)
+        await asyncio.wait_for(plans.leave(workflows.moved), MOVED_S)
     except (LifecycleError, TimeoutError) as error:
         log.warning("not every manager was notified that this worker shuts down: %s", error or "it takes too long")
 

@@ -33,4 +33,5 @@ SCHEDULES = Feature(
     activities="compose:activities",
     recover="compose:recover",
     audited="activities.audits:SOURCES",
+    keeper="temporal:keeper",
 )

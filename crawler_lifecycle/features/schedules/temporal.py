@@ -4,8 +4,6 @@ A person may pause, resume, change or delete a Temporal Schedule in Temporal's U
 We undo any other change and report it. The note of the schedule shows who changed it: our notes begin with ``OURS`` and
 a digest of what we wrote. If the digest still matches the schedule, but the schedule is not what we want now, an older
 build or older time zone data wrote it. Then it is updated without a report.
-
-The Temporal Schedule of audits is created, changed or removed by the settings.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ from temporalio.client import (
     ScheduleRange,
     ScheduleState,
     ScheduleUpdate,
-    ScheduleUpdateInput,
 )
 from temporalio.client import ScheduleSpec as TemporalSpec
 from temporalio.service import RPCStatusCode
@@ -44,9 +41,8 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.due_ids import due_workflow_id, temporal_schedule_id
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.temporal.client import AUDIT_LIFE, GOES_FIRST, Workflows
+from crawler_lifecycle.temporal.client import GOES_FIRST, Workflows
 from crawler_lifecycle.temporal.errors import allowing
-from crawler_lifecycle.workflows.audit import AuditOrder
 
 from .activities.audits import note_unfired, settled_until
 from .domain.calendar import Calendar
@@ -54,6 +50,8 @@ from .domain.definition import ScheduleSpec
 from .ports import DueOrder, ScheduleRow
 
 if TYPE_CHECKING:
+    from crawler_lifecycle.store.store import Store
+
     from .store.schedules import ScheduleStore
 
 log = logging.getLogger(__name__)
@@ -251,6 +249,11 @@ class ScheduleKeeper:
         self.counts["missed"] += noted.missed
 
 
+def keeper(store: Store, workflows: Workflows) -> ScheduleKeeper:
+    """Return the keeper of a worker."""
+    return ScheduleKeeper(store.schedules, workflows)
+
+
 def _digest(schedule: Schedule, order: list[object]) -> str:
     """Return a digest of everything that decides what fires and when, without the pause."""
     action = schedule.action
@@ -299,46 +302,3 @@ async def _described(handle: ScheduleHandle) -> ScheduleDescription | None:
     with allowing(RPCStatusCode.NOT_FOUND):
         return await handle.describe()
     return None
-
-
-#: A scheduled audit that cannot start within this time is skipped.
-CATCH_UP = timedelta(seconds=60)
-
-
-async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, only_missing: bool = False) -> None:
-    """Create or update the Temporal Schedule of audits from the settings; remove it if ``every_s`` is 0.
-
-    A paused schedule stays paused. Audits never overlap. A missed audit is not repeated, because the next one finds the
-    same. With ``only_missing``, an existing schedule is not changed. Raises ``RPCError``, for example if this account
-    may not change schedules.
-    """
-    handle = client.get_schedule_handle(names.AUDIT_SCHEDULE)
-    if every_s <= 0:
-        if only_missing:
-            return
-        with allowing(RPCStatusCode.NOT_FOUND):
-            await handle.delete()
-        return
-    wanted = Schedule(
-        action=ScheduleActionStartWorkflow(
-            names.AUDIT_WORKFLOW,
-            AuditOrder(repair),
-            id=names.AUDIT_SCHEDULE,
-            task_queue=names.QUEUE_AUDIT,
-            execution_timeout=AUDIT_LIFE,
-        ),
-        spec=TemporalSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
-        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
-        state=ScheduleState(note="compares database, cluster and Temporal; workers of the role audit update it"),
-    )
-
-    def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:
-        wanted.state.paused = found.description.schedule.state.paused
-        wanted.state.note = found.description.schedule.state.note or wanted.state.note
-        return ScheduleUpdate(wanted)
-
-    try:
-        await client.create_schedule(names.AUDIT_SCHEDULE, wanted)
-    except ScheduleAlreadyRunningError:
-        if not only_missing:
-            await handle.update(renewed)

@@ -17,8 +17,8 @@ from crawler_lifecycle.domain.audits.audit import WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.features.schedules.temporal import keep_audit_schedule
 from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from tests.support.lab import Lab

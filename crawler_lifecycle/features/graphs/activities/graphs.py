@@ -37,6 +37,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, No
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.features.managers.activities.managing import stop_manager
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.ports.runs import Owner
 
@@ -271,7 +272,7 @@ class GraphActivities:
         """Stop the live managers. ``ending``: only those whose step was cancelled."""
         live = self.graphs.live_graph_managers(graph_id, ending=ending)
         for manager in live:
-            self.children.stop_manager(self.managers, manager, f"graph/{graph_id}", intent)
+            stop_manager(self.managers, self.children.directory, manager, f"graph/{graph_id}", intent)
         return RunsLeft(len(live))
 
     # --- stop and end ----------------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ from crawler_lifecycle.domain.errors import QuotaReached, RowUnreadable
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.quotas import QUOTA
-from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Owner
 
 from ..domain.jobs import base_of, laid_over
@@ -247,3 +248,16 @@ class ManagingActivities:
 
     def _row(self, manager_id: int) -> ManagerRow:
         return there(self.managers.get_manager(manager_id), f"manager {manager_id}")
+
+
+def stop_manager(
+    managers: ManagerStore, directory: WorkflowDirectory, row: ManagerRow, whose: str, intent: StopIntent
+) -> None:
+    """Record the stop of a manager, unless an equal or stronger one is recorded. Then notify its workflow, or start
+    one.
+    """
+    if row.stop is None or (intent.force and not row.stop.force):
+        row = managers.record_manager_stop(row.manager_id, intent)
+    stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
+    if not row.status.terminal and not directory.stop(row.workflow_id, stop):
+        directory.begin_manager(row.manager_id, row.workflow_id)

@@ -21,6 +21,7 @@ from crawler_lifecycle.features.graphs.domain.checks import check
 from crawler_lifecycle.features.graphs.domain.pages import fingerprint, step_from_json
 from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, GraphState
 from crawler_lifecycle.features.graphs.ports import GraphRow, NewGraph
+from crawler_lifecycle.features.managers.activities.managing import stop_manager
 from crawler_lifecycle.features.managers.ports import ManagerRow, NewManager
 
 from ..domain.decision import Decision
@@ -237,7 +238,7 @@ class DueActivities:
         elif target.kind is TargetKind.MANAGER:
             manager = self.managers.get_manager(target.id)
             if manager is not None:
-                self.children.stop_manager(self.managers, manager, whose, intent)
+                stop_manager(self.managers, self.children.directory, manager, whose, intent)
         else:
             graph = self.graphs.record_graph_stop(target.id, intent)
             if not graph.state.final:
