@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, InitVar, dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
@@ -42,6 +42,15 @@ class SchedulerClient(Protocol):
     def deploy(self, deployment: Deployment) -> list[Deployed]: ...
 
     def crawlers(self) -> list[CrawlerDefinition]: ...
+
+
+class RowOrder(Protocol):
+    """The input of a workflow that works for one stored row."""
+
+    WORKFLOW: ClassVar[str]
+    """The name of the workflow."""
+    WAKES: ClassVar[bool]
+    """True if an open workflow reads its row again."""
 
 
 class WorkflowDirectory(KnowsRuns, Protocol):
@@ -88,17 +97,8 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         the uid is added to the id.
         """
 
-    def begin_manager(self, manager_id: int, workflow_id: str) -> object:
-        """Start the workflow of a stored manager, or find it open."""
-
-    def begin_graph(self, graph_id: int, workflow_id: str) -> object:
-        """Start the workflow of a stored graph. If the workflow is open already, wake it."""
-
-    def begin_due(self, due_id: int, workflow_id: str) -> None:
-        """Start the workflow of a recorded due time, or find it open."""
-
-    def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
-        """Start the workflow of a stored webhook, or find it open."""
+    def begin_for(self, order: RowOrder, workflow_id: str) -> object:
+        """Start the workflow of a stored row, or find it open."""
 
     def wake(self, workflow_id: str) -> bool:
         """Tell the workflow of a manager or a graph to read its rows now. Returns ``False`` when no workflow of this id

@@ -30,15 +30,10 @@ from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
-from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
-from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
-from crawler_lifecycle.features.schedules.ports import DueOrder
-from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
-from crawler_lifecycle.features.webhooks.ports import WebhookOrder
+from crawler_lifecycle.ports.protocols import RowOrder
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.workflows.audit import AuditOrder
 from crawler_lifecycle.workflows.exports import ExportOrder
@@ -69,8 +64,6 @@ _OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
 )
 _FAIL = WorkflowIDConflictPolicy.FAIL
-#: Options to start a workflow, or to wake the one that is open.
-_WAKING: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
 _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
@@ -210,26 +203,15 @@ class Workflows:
         except WorkflowFailureError as error:
             raise TemporalUnavailable(f"the audit failed ({error.cause}); start another audit") from error
 
-    async def start_due(self, order: DueOrder) -> str:
-        """Start the workflow of a due time, or find it open. Return the first run id of its chain."""
-        workflow_id = due_workflow_id(order.name, order.due_at)
-        return _chain(await self._start(names.DUE_WORKFLOW, [order], workflow_id))
+    async def start_for(self, order: RowOrder, workflow_id: str, *, wake: bool = False) -> str:
+        """Start the workflow of a stored row, or find it open. Return the first run id of its chain.
 
-    async def start_webhook(self, name: str, *, wake: bool = False) -> str:
-        """Start the workflow of a webhook, or find it open. Return the first run id of its chain.
-
-        With ``wake``, an open workflow reads its row now.
+        With ``wake``, an open workflow reads its row now; some orders always cause that (``WAKES``). A workflow that is
+        about to close notices that and continues. The open one may belong to a row that a restore of the database lost.
+        It reads its row when it is woken, and ends.
         """
-        options = _WAKING if wake else {}
-        id = webhook_workflow_id(name)
-        return _chain(await self._start(names.WEBHOOK_WORKFLOW, [WebhookOrder(name)], id, **options))
-
-    async def start_graph(self, graph_id: int, workflow_id: str) -> str:
-        """Start the workflow of a graph whose row is stored, or wake the open one.
-
-        Return the first run id of its chain. A workflow that is about to close notices the wake-up and continues.
-        """
-        return _chain(await self._start(names.GRAPH_WORKFLOW, [GraphOrder(graph_id)], workflow_id, **_WAKING))
+        options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE} if wake or order.WAKES else {}
+        return _chain(await self._start(order.WORKFLOW, [order], workflow_id, **options))
 
     async def _start(
         self,
@@ -253,14 +235,6 @@ class Workflows:
                 priority=priority,
                 **options,
             )
-
-    async def start_manager(self, manager_id: int, workflow_id: str) -> str:
-        """Start the workflow of a manager whose row is stored, or wake the open one.
-
-        Return the first run id of its chain. The open one may belong to a row that a restore of the database lost. It
-        reads its row when it is woken, and ends.
-        """
-        return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id, **_WAKING))
 
     async def has_begun(self, workflow_id: str) -> None:
         """Give the further steps of this workflow the highest priority, if the server can. Raises nothing.

@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from crawler_lifecycle.domain.due_ids import due_of_workflow
-from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.ports.runs import Owner
 
 from .client import Workflows
@@ -44,8 +42,7 @@ class TemporalDirectory:
     record = _asked(Workflows.record)
     begin = _asked(Workflows.start)
     has_begun = _asked(Workflows.has_begun)
-    begin_manager = _asked(Workflows.start_manager)
-    begin_graph = _asked(Workflows.start_graph)
+    begin_for = _asked(Workflows.start_for)
     wake = _asked(Workflows.wake)
     stop = _asked(Workflows.stop)
     hurry = _asked(Workflows.hurry)
@@ -53,14 +50,6 @@ class TemporalDirectory:
     delete_executions = _asked(Workflows.delete_executions)
     deliver_event = _asked(Workflows.deliver_event)
     end = _asked(Workflows.end)
-    _start_due = _asked(Workflows.start_due)
-    _start_webhook = _asked(Workflows.start_webhook)
 
     def is_open(self, owner: Owner) -> bool:
         return self.state(owner.workflow_id, owner.first_run_id).open
-
-    def begin_due(self, due_id: int, workflow_id: str) -> None:
-        self._start_due(DueOrder(*due_of_workflow(workflow_id)))
-
-    def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
-        self._start_webhook(workflow_id.partition("/")[2])

@@ -11,6 +11,7 @@ import pytest
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.features.graphs.activities.starting import GraphStarts
+from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
 from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
 from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.features.user_code.pool import Hosts
@@ -83,7 +84,7 @@ class Directory:
     def wake(self, workflow_id: str) -> bool:
         return True
 
-    def begin_graph(self, graph_id: int, workflow_id: str) -> None:
+    def begin_for(self, order: GraphOrder, workflow_id: str) -> None:
         if self.down:
             raise TemporalUnavailable("Temporal is away")
         self.begun.append(workflow_id)

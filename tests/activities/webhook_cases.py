@@ -78,7 +78,7 @@ def _unfollowed(w: World) -> AuditPage:
 
 def _followed(w: World, part: Any) -> None:
     assert part.repaired == {"not_started": 1}
-    assert w.directory.webhooks_begun == {"crawl-webhook/shop": 1}
+    assert w.directory.webhooks_begun == {"crawl-webhook/shop": "shop"}
 
 
 WEBHOOKS = [

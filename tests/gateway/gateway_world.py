@@ -25,9 +25,11 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
+from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
 from crawler_lifecycle.features.managers.ports import ManagerRow
-from crawler_lifecycle.features.schedules.ports import DueOrder, ScheduleRow
-from crawler_lifecycle.features.webhooks.ports import WebhookRow
+from crawler_lifecycle.features.schedules.ports import ScheduleRow
+from crawler_lifecycle.features.webhooks.ports import WebhookOrder, WebhookRow
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
@@ -106,16 +108,18 @@ class FakeWorkflows:
         raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
         yield
 
-    async def start_due(self, order: DueOrder) -> str:
+    async def start_for(self, order: Any, workflow_id: str, *, wake: bool = False) -> str:
+        match order:
+            case ManagerOrder(manager_id):
+                return await self._start_manager(manager_id, workflow_id)
+            case GraphOrder(graph_id):
+                return await self._start_graph(graph_id, workflow_id)
         await self._reach()
-        return "chain-of-a-due-time"
+        if isinstance(order, WebhookOrder):
+            self.webhooks.append((order.name, wake))
+        return "chain-of-another"
 
-    async def start_webhook(self, name: str, *, wake: bool = False) -> str:
-        await self._reach()
-        self.webhooks.append((name, wake))
-        return "chain-of-a-webhook"
-
-    async def start_manager(self, manager_id: int, workflow_id: str) -> str:
+    async def _start_manager(self, manager_id: int, workflow_id: str) -> str:
         await self._reach()
         if workflow_id not in self.open:
             self.open[workflow_id] = f"chain-{next(self.numbers)}"
@@ -123,7 +127,7 @@ class FakeWorkflows:
         await self._lose()
         return self.open[workflow_id]
 
-    async def start_graph(self, graph_id: int, workflow_id: str) -> str:
+    async def _start_graph(self, graph_id: int, workflow_id: str) -> str:
         await self._reach()
         if workflow_id not in self.open:
             self.open[workflow_id] = f"chain-{next(self.numbers)}"

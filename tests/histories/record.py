@@ -49,6 +49,7 @@ from crawler_lifecycle.features.managers.domain.manager import Job
 from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec
 from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
+from crawler_lifecycle.features.webhooks.ports import WebhookOrder
 from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.runs import Deployment, Event, Fence, QueuedTask, TaskRef
 from crawler_lifecycle.temporal.client import Workflows
@@ -696,7 +697,7 @@ async def due(lab: Lab) -> WorkflowHandle[Any, Any]:
     lab.store.schedules.put("nightly", spec.document(), "ann")
     times = [utc_now().replace(microsecond=0) + timedelta(seconds=n) for n in range(2)]
     for at in times:
-        await Workflows(lab.client).start_due(DueOrder("nightly", at, 1))
+        await Workflows(lab.client).start_for(DueOrder("nightly", at, 1), due_workflow_id("nightly", at))
         await lab.client.get_workflow_handle(due_workflow_id("nightly", at)).result()
     first = (await lab.client.get_workflow_handle(due_workflow_id("nightly", times[1])).describe()).run_id
     last = lab.client.get_workflow_handle(names.workflow_id("books", due_request_id("nightly", times[1])))
@@ -717,16 +718,16 @@ async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
         await start_workers(stack, lab, roles=[WEBHOOKS])
         hooks.put("shop", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), "ann")
         event = hooks.test_webhook("shop", "ann")
-        first = await workflows.start_webhook("shop", wake=True)
+        first = await workflows.start_for(WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True)
         await lab.until(lambda: hooks.get("shop").failing_since)
         receiver.answer = Answer(204, b"")
         await lab.until(lambda: hooks.get("shop").through_seq >= event.seq)
         for reason in ("a migration", None):
             hooks.pause("shop", reason)
-            await workflows.start_webhook("shop", wake=True)
+            await workflows.start_for(WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True)
         await lab.until(lambda: len(receiver.taken) > 1)
         hooks.delete("shop")
-        await workflows.start_webhook("shop", wake=True)
+        await workflows.start_for(WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True)
         handle = lab.client.get_workflow_handle(id, run_id=first, first_execution_run_id=first)
         assert await handle.result() == "deleted"
     return handle

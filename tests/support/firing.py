@@ -44,7 +44,7 @@ class FiringTemporal:
             raise TemporalUnavailable("it is down")
         yield self
 
-    async def start_due(self, order: DueOrder) -> str:
+    async def start_for(self, order: DueOrder, workflow_id: str) -> str:
         if not self.up:
             raise TemporalUnavailable("it is down")
         if (order.name, order.due_at) not in {(one.name, one.due_at) for one in self.orders}:

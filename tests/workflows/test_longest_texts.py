@@ -99,7 +99,7 @@ async def test_of_what_a_schedule_begins(real_lab: Lab) -> None:
     at = datetime.fromtimestamp(at.timestamp() // 10 * 10, UTC)
     real_lab.store.schedules.put(name, spec.document(), LONG)
     row = real_lab.store.schedules.get(name)
-    await Workflows(real_lab.client).start_due(DueOrder(name, at, row.revision))
+    await Workflows(real_lab.client).start_for(DueOrder(name, at, row.revision), due_workflow_id(name, at))
     due = real_lab.client.get_workflow_handle(due_workflow_id(name, at))
     assert await due.result() == "started"
     begun = real_lab.store.runs.get_run(1)

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.audits.audit import (
 from crawler_lifecycle.domain.audits.judgement import judge_parent, judge_step
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.ports.protocols import WorkflowDirectory
+from crawler_lifecycle.ports.protocols import RowOrder, WorkflowDirectory
 
 from .giving_up import wake
 from .settling import PAGE, AuditPage, AuditPart, Found, Settling, Source, still
@@ -39,8 +39,8 @@ class ParentKind:
     """``LiveParent.what``."""
     read: Callable[[int, int], Sequence[LiveParent]]
     """Returns rows above a number, by ascending number, up to a limit."""
-    begin: Callable[[int, str], object]
-    """Starts the workflow of a row."""
+    order: Callable[[int, str], RowOrder]
+    """Returns the order for the row with this number and this workflow id."""
     give_up: Callable[[LiveParent, str], str | None]
     """Ends or pauses a parent for this reason. Returns the workflow that began it. Raises ``NotInThisState`` while runs
     of the parent are live."""
@@ -107,12 +107,17 @@ class ParentAudit:
 
     def _lost(self, finding: AuditFinding, parent: LiveParent, kind: ParentKind) -> Found:
         """Return the finding with its repair: start a workflow. If no workflow can carry the parent, end the parent."""
-        end = still(partial(self._judged, parent, kind), partial(self._give_up, finding, parent, kind))
-        return Found(finding, partial(_begin, finding, parent, kind), end)
 
-    def _give_up(self, finding: AuditFinding, parent: LiveParent, kind: ParentKind) -> str:
-        wake(self.directory, kind.give_up(parent, given_up(finding)))
-        return "given up"
+        def begin() -> str:
+            self.directory.begin_for(kind.order(parent.number, parent.workflow_id), parent.workflow_id)
+            what = "started as" if finding.kind is FindingKind.NOT_STARTED else "taken over by a new"
+            return f"{what} workflow {parent.workflow_id}"
+
+        def end() -> str:
+            wake(self.directory, kind.give_up(parent, given_up(finding)))
+            return "given up"
+
+        return Found(finding, begin, still(partial(self._judged, parent, kind), end))
 
     def _judged(self, parent: LiveParent, kind: ParentKind) -> AuditFinding | None:
         if parent.unreadable is not None:
@@ -124,12 +129,6 @@ class ParentAudit:
         # The parent may have ended or been resumed between the two readings.
         now = next(iter(kind.read(parent.number - 1, 1)), None)
         return finding if now == parent else None
-
-
-def _begin(finding: AuditFinding, parent: LiveParent, kind: ParentKind) -> str:
-    kind.begin(parent.number, parent.workflow_id)
-    what = "started as" if finding.kind is FindingKind.NOT_STARTED else "taken over by a new"
-    return f"{what} workflow {parent.workflow_id}"
 
 
 def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:

@@ -6,6 +6,7 @@ from crawler_lifecycle.activities.audits.parents import ParentKind
 from crawler_lifecycle.compose import Parts
 
 from .activities.graphs import GraphActivities
+from .domain.commands import GraphOrder
 
 
 def activities(p: Parts) -> tuple[GraphActivities]:
@@ -17,4 +18,10 @@ def recover(p: Parts) -> ParentKind:
     """Return the kind of graphs."""
     [acts] = activities(p)
     audits = p.store.audits
-    return ParentKind("graph", audits.open_graphs, p.directory.begin_graph, acts.give_up, audits.steps_without_runs)
+    return ParentKind(
+        "graph",
+        read=audits.open_graphs,
+        order=lambda number, _: GraphOrder(number),
+        give_up=acts.give_up,
+        steps=audits.steps_without_runs,
+    )

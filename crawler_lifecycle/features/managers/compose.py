@@ -6,6 +6,7 @@ from crawler_lifecycle.activities.audits.parents import ParentKind
 from crawler_lifecycle.compose import Parts
 
 from .activities.managing import ManagingActivities
+from .domain.manager import ManagerOrder
 
 
 def activities(p: Parts) -> tuple[ManagingActivities]:
@@ -16,4 +17,4 @@ def activities(p: Parts) -> tuple[ManagingActivities]:
 def recover(p: Parts) -> ParentKind:
     """Return the kind of managers."""
     [acts] = activities(p)
-    return ParentKind("manager", p.store.audits.open_managers, p.directory.begin_manager, acts.give_up)
+    return ParentKind("manager", p.store.audits.open_managers, lambda number, _: ManagerOrder(number), acts.give_up)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from crawler_lifecycle.activities.audits.parents import ParentKind
 from crawler_lifecycle.compose import Parts
+from crawler_lifecycle.domain.due_ids import due_of_workflow
 
 from .activities.audits import ScheduleAudit
 from .activities.due import DueActivities
+from .ports import DueOrder
 
 
 def activities(p: Parts) -> tuple[DueActivities, ScheduleAudit]:
@@ -18,4 +20,4 @@ def activities(p: Parts) -> tuple[DueActivities, ScheduleAudit]:
 def recover(p: Parts) -> ParentKind:
     """Return the kind of due times."""
     audit = ScheduleAudit(p.store)
-    return ParentKind("due time", audit.open_due, p.directory.begin_due, audit.give_up)
+    return ParentKind("due time", audit.open_due, lambda _, id: DueOrder(*due_of_workflow(id)), audit.give_up)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import INT_MAX, Bound, check_number, check_time
+from crawler_lifecycle.domain.names import DUE_WORKFLOW
 from crawler_lifecycle.domain.projects import DEFAULT
 
 from .domain.decision import Decision
@@ -127,6 +128,8 @@ class DueOrder:
     Raises ``InvalidRequest`` for an invalid field.
     """
 
+    WORKFLOW: ClassVar = DUE_WORKFLOW
+    WAKES: ClassVar = False
     name: str
     due_at: datetime | None = None
     revision: int | None = None

@@ -6,6 +6,7 @@ from crawler_lifecycle.activities.audits.parents import ParentKind
 from crawler_lifecycle.compose import Parts
 
 from .activities import WebhookActivities
+from .ports import WebhookOrder
 
 
 def activities(p: Parts) -> tuple[WebhookActivities]:
@@ -16,4 +17,4 @@ def activities(p: Parts) -> tuple[WebhookActivities]:
 def recover(p: Parts) -> ParentKind:
     """Return the kind of webhooks."""
     [acts] = activities(p)
-    return ParentKind("webhook", acts.open, p.directory.begin_webhook, acts.give_up)
+    return ParentKind("webhook", acts.open, lambda _, id: WebhookOrder(id.partition("/")[2]), acts.give_up)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.names import WEBHOOK_WORKFLOW
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.ports.runs import Event
 
@@ -128,6 +129,8 @@ class WebhookDelivery:
 class WebhookOrder:
     """Input of ``CrawlWebhookWorkflow``. Raises ``InvalidRequest``."""
 
+    WORKFLOW: ClassVar = WEBHOOK_WORKFLOW
+    WAKES: ClassVar = False
     name: str
 
     def __post_init__(self) -> None:

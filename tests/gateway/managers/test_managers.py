@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import StoreUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
-from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState, ManagerOrder
 from crawler_lifecycle.features.managers.ports import (
     HEARD_S,
     PLAN_READING,
@@ -327,14 +327,14 @@ def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
     monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", (0.0, 0.0, 0.0))
     one = started(client, **ITEMS)
     end(world, one, claim(world, one))
-    begin = world.workflows.start_manager
+    begin = world.workflows.start_for
 
-    async def recorded(manager_id: int, workflow_id: str) -> str:
-        chain = await begin(manager_id, workflow_id)
-        world.store.managers.claim_manager(manager_id, Owner(workflow_id, chain))
+    async def recorded(order: ManagerOrder, workflow_id: str) -> str:
+        chain = await begin(order, workflow_id)
+        world.store.managers.claim_manager(order.manager_id, Owner(workflow_id, chain))
         return chain
 
-    monkeypatch.setattr(world.workflows, "start_manager", recorded)
+    monkeypatch.setattr(world.workflows, "start_for", recorded)
     resumed = client.post(f"/v1/managers/{one}/resume").json()
     assert (resumed["attempt"], resumed["status"], resumed["ended_at"]) == (2, "INITIALIZING", None)
 

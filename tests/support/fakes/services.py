@@ -39,10 +39,14 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
+from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
+from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
-from crawler_lifecycle.features.webhooks.ports import WebhookSender
+from crawler_lifecycle.features.webhooks.ports import WebhookOrder, WebhookSender
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.files import FilePart, FilesMissing, FileSource
+from crawler_lifecycle.ports.protocols import RowOrder
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner
 from crawler_lifecycle.store.store import Store
 
@@ -186,8 +190,8 @@ class FakeDirectory:
         self.begun: dict[str, tuple[RunRequest, bool]] = {}
         self.managers_begun: dict[str, int] = {}
         self.graphs_begun: dict[str, int] = {}
-        self.due_begun: dict[str, int] = {}
-        self.webhooks_begun: dict[str, int] = {}
+        self.due_begun: dict[str, DueOrder] = {}
+        self.webhooks_begun: dict[str, str] = {}
         self.woken: list[str] = []
         self.stopped: dict[str, list[StopRequest]] = {}
         self.delivered: dict[Fence, tuple[bool, bool]] = {}
@@ -224,21 +228,17 @@ class FakeDirectory:
         self.faults.strike()
         self.begun[workflow_id] = (request, repair)
 
-    def begin_manager(self, manager_id: int, workflow_id: str) -> None:
+    def begin_for(self, order: RowOrder, workflow_id: str) -> None:
         self.faults.strike()
-        self.managers_begun[workflow_id] = manager_id
-
-    def begin_graph(self, graph_id: int, workflow_id: str) -> None:
-        self.faults.strike()
-        self.graphs_begun[workflow_id] = graph_id
-
-    def begin_due(self, due_id: int, workflow_id: str) -> None:
-        self.faults.strike()
-        self.due_begun[workflow_id] = due_id
-
-    def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
-        self.faults.strike()
-        self.webhooks_begun[workflow_id] = webhook_id
+        match order:
+            case ManagerOrder(manager_id):
+                self.managers_begun[workflow_id] = manager_id
+            case GraphOrder(graph_id):
+                self.graphs_begun[workflow_id] = graph_id
+            case DueOrder():
+                self.due_begun[workflow_id] = order
+            case WebhookOrder(name):
+                self.webhooks_begun[workflow_id] = name
 
     def wake(self, workflow_id: str) -> bool:
         self.faults.strike()

@@ -16,6 +16,7 @@ from crawler_lifecycle.activities.child_runs import begin_request, next_workflow
 from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.workflows import policies
 from tests.support.auditing import audit
@@ -214,7 +215,7 @@ async def test_a_manager_that_is_started_again_gets_a_workflow_of_its_own(lab: L
         write(lab, *(f"DELETE FROM {table} WHERE manager_id = 1" for table in tables))
         row = m.reserve()
         own = manager_workflow_id(row.name, row.flow_id)
-        await asyncio.to_thread(lab.parts.directory.begin_manager, row.manager_id, own)
+        await asyncio.to_thread(lab.parts.directory.begin_for, ManagerOrder(row.manager_id), own)
         for _ in range(600):
             if (await former.describe()).status is WorkflowExecutionStatus.FAILED:
                 break

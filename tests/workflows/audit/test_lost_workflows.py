@@ -71,11 +71,11 @@ class Owned:
         return await asyncio.to_thread(audit.search, what, repair=True)
 
     async def begin(self, what: str) -> None:
-        d = self.lab.parts.directory
-        begins: dict[str, Callable[[int, str], None]] = {
-            "manager": d.begin_manager, "graph": d.begin_graph, "due time": d.begin_due, "webhook": d.begin_webhook,
-        }  # fmt: skip
-        await asyncio.to_thread(begins[what], 1, self.ids[what])
+        await asyncio.to_thread(self.begin_now, what)
+
+    def begin_now(self, what: str) -> None:
+        order = build_parent_audit(self.lab.parts).kinds[what].order(1, self.ids[what])
+        self.lab.parts.directory.begin_for(order, self.ids[what])
 
     async def terminate(self, what: str, reason: str = WHY) -> None:
         await self.lab.client.get_workflow_handle(self.ids[what]).terminate(reason=reason)
@@ -168,7 +168,6 @@ async def test_what_went_on_since_it_was_judged_is_not_given_up(idle_lab: Lab, w
     await o.terminate(what)
     audit, other = build_parent_audit(idle_lab.parts), build_parent_audit(idle_lab.parts)
     audit.clock = other.clock = o.clock
-    begin = idle_lab.parts.directory.begin_manager if what == "manager" else idle_lab.parts.directory.begin_graph
 
     def row() -> Any:
         return s.managers.get_manager(1) if what == "manager" else s.graphs.get_graph(1)
@@ -176,7 +175,7 @@ async def test_what_went_on_since_it_was_judged_is_not_given_up(idle_lab: Lab, w
     seen = list[Any]()
 
     def happens() -> None:
-        begin(1, o.ids[what]) if resumed else other.search(what, repair=True)
+        o.begin_now(what) if resumed else other.search(what, repair=True)
         seen.append(row())
 
     audit.store = replace(audit.store, findings=Meanwhile(audit.store.findings, happens))

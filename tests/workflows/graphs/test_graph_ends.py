@@ -12,7 +12,7 @@ from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.features.graphs.domain.commands import RetrySteps
+from crawler_lifecycle.features.graphs.domain.commands import GraphOrder, RetrySteps
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from tests.contracts.store.graphing import approval, chain, group, step
 from tests.support.fakes.cluster import Behaviour
@@ -211,7 +211,7 @@ async def test_a_command_that_comes_with_the_end_is_carried_out(real_lab: Lab) -
         row = end(*args)
         if next(again, False):
             assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
-            real_lab.parts.directory.begin_graph(1, names.graph_workflow_id(row.key))
+            real_lab.parts.directory.begin_for(GraphOrder(1), names.graph_workflow_id(row.key))
         return row
 
     real_lab.store.graphs.end_graph = end_then_retry

@@ -67,7 +67,8 @@ class Scheduled:
 
     async def due(self, at: datetime) -> None:
         """Start the workflow of a due time."""
-        await self.workflows.start_due(DueOrder(self.name, at, self.row.revision))
+        order = DueOrder(self.name, at, self.row.revision)
+        await self.workflows.start_for(order, due_workflow_id(self.name, at))
         await self.remember(due_workflow_id(self.name, at))
 
     async def remember(self, *ids: str) -> None:

@@ -16,7 +16,7 @@ from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import WEBHOOKS, build_parent_audit
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
-from crawler_lifecycle.features.webhooks.ports import WebhookRow
+from crawler_lifecycle.features.webhooks.ports import WebhookOrder, WebhookRow
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import calls
@@ -42,7 +42,7 @@ class Hooked:
         await self.begin()
 
     async def begin(self) -> None:
-        first = await self.workflows.start_webhook(self.name, wake=True)
+        first = await self.workflows.start_for(WebhookOrder(self.name), webhook_workflow_id(self.name), wake=True)
         if first not in {one.first_execution_run_id for one in self.lab.handles}:
             id = webhook_workflow_id(self.name)
             self.lab.handles.append(self.lab.client.get_workflow_handle(id, first_execution_run_id=first))

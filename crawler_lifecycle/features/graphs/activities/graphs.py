@@ -38,6 +38,7 @@ from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, g
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.features.managers.activities.managing import stop_manager
+from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.ports.runs import Owner
 
@@ -454,7 +455,7 @@ class _Beginning:
         if row.status.terminal and row.attempt <= job.run_attempt and self._children.directory.state(workflow_id).open:
             raise Overtaken(f"the workflow of manager {row.manager_id} still closes; the manager begins after it")
         if not row.status.terminal or row.attempt <= job.run_attempt:
-            self._children.directory.begin_manager(row.manager_id, workflow_id)
+            self._children.directory.begin_for(ManagerOrder(row.manager_id), workflow_id)
         return row.manager_id
 
 

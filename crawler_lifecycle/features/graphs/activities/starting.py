@@ -14,7 +14,6 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import check_text
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, unknown
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
-from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import check_tags
@@ -25,6 +24,7 @@ from crawler_lifecycle.features.managers.ports import PLAN_MANAGER, PLAN_MODULE,
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
 
 from ..domain.checks import check, check_key, shown
+from ..domain.commands import GraphOrder
 from ..domain.pages import decode_pages, fingerprint
 from ..domain.spec import NAME_MAX, GraphOptions, GraphState, StepKind, StepSpec
 from ..ports import NewGraph
@@ -177,7 +177,7 @@ class GraphStarts:
             row, fresh = self.graphs.reserve_graph(new, spec)
         if row.state is GraphState.EXECUTING:
             try:
-                self.directory.begin_graph(row.graph_id, graph_workflow_id(row.key))
+                self.directory.begin_for(GraphOrder(row.graph_id), row.workflow_id)
             except TemporalUnavailable as error:  # the gateway starts it as soon as Temporal is back
                 log.info("graph %s is recorded, and begins later: %s", row.key, error)
         return fresh

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import LIMITS, STRICT, check_number, check_request_id, check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.names import REQUEST_ID_MAX, request_fingerprint
+from crawler_lifecycle.domain.names import GRAPH_WORKFLOW, REQUEST_ID_MAX, request_fingerprint
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.features.managers.domain.manager import NAME_MAX as MANAGER_NAME_MAX
 
@@ -29,6 +29,8 @@ class GraphOrder:
     """The input of a graph's workflow: the id of its row. All other data is in the row."""
 
     __pydantic_config__: ClassVar = STRICT
+    WORKFLOW: ClassVar = GRAPH_WORKFLOW
+    WAKES: ClassVar = True
     ASKED: ClassVar = ("order", 'start the workflow with the graph of a stored row, for example {"graph_id": 7}')
 
     graph_id: int

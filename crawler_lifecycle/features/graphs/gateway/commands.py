@@ -33,7 +33,7 @@ from crawler_lifecycle.web.problems import FieldError, Problem
 
 from ..activities.starting import Unstartable, check_steps
 from ..domain.checks import check, check_key, check_options, shown
-from ..domain.commands import NAMED_MAX, TEXT_MAX, ApproveStep, CancelSteps, RetrySteps
+from ..domain.commands import NAMED_MAX, TEXT_MAX, ApproveStep, CancelSteps, GraphOrder, RetrySteps
 from ..domain.engine import Graph
 from ..domain.kinds import STEP_RULES
 from ..domain.pages import (
@@ -249,7 +249,7 @@ class GraphCommands:
     async def notify(self, row: GraphRow) -> None:
         """Wake the workflow of a graph after a change of its rows, or start it. Raises ``TemporalUnavailable``."""
         if row.state is GraphState.EXECUTING:
-            await self.workflows.start_graph(row.graph_id, row.workflow_id)
+            await self.workflows.start_for(GraphOrder(row.graph_id), row.workflow_id)
 
     def unsent(self, due: datetime) -> Iterator[Unsent]:
         """Yield the stops and wake-ups from before ``due`` that did not reach Temporal, and wake-ups of graphs that are

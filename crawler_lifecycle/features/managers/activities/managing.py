@@ -36,7 +36,7 @@ from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Owner
 
 from ..domain.jobs import base_of, laid_over
-from ..domain.manager import BUILT_IN, Job, Live, run_request_id
+from ..domain.manager import BUILT_IN, Job, Live, ManagerOrder, run_request_id
 from ..domain.scrapy_cloud import Cloud, run_request_of
 from ..ports import ManagerFence, ManagerRow
 
@@ -260,4 +260,4 @@ def stop_manager(
         row = managers.record_manager_stop(row.manager_id, intent)
     stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
     if not row.status.terminal and not directory.stop(row.workflow_id, stop):
-        directory.begin_manager(row.manager_id, row.workflow_id)
+        directory.begin_for(ManagerOrder(row.manager_id), row.workflow_id)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import LIMITS, STRICT, check_number, check_request_id, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
+from crawler_lifecycle.domain.names import MANAGER_WORKFLOW
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
 _REQUEST = re.compile(r"manager/([1-9][0-9]{0,17})/([1-9][0-9]{0,17})(?:\.r([1-9][0-9]{0,8}))?", re.ASCII)
@@ -77,6 +78,8 @@ class ManagerOrder:
     """The input of a manager's workflow: the id of its row. All other data is in the row."""
 
     __pydantic_config__: ClassVar = STRICT
+    WORKFLOW: ClassVar = MANAGER_WORKFLOW
+    WAKES: ClassVar = True
     ASKED: ClassVar = ("order", 'start the workflow with the manager of a stored row, for example {"manager_id": 7}')
 
     manager_id: int

@@ -47,7 +47,7 @@ from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 
 from ..activities.registered import NAME_MODULE, check_read
 from ..domain.jobs import base_of, options_of
-from ..domain.manager import BUILT_IN, NAME_MAX, Job
+from ..domain.manager import BUILT_IN, NAME_MAX, Job, ManagerOrder
 from ..ports import PLAN_MANAGER, ManagerRow, NewManager, PlanRow
 from ..store.managers import ManagerStore
 from ..store.plans import PlanStore
@@ -140,7 +140,8 @@ class ManagerCommands:
             return Commanded(row, fresh=False)
         if row.status.terminal:
             return Commanded(await self._resume(row), note=note)
-        begun = self.notify(row) if row.owner_run_id else self.workflows.start_manager(row.manager_id, row.workflow_id)
+        order = ManagerOrder(row.manager_id)
+        begun = self.notify(row) if row.owner_run_id else self.workflows.start_for(order, row.workflow_id)
         note = sentences(note, await notify(begun, f"manager {row.manager_id}"))
         return Commanded(row, fresh, note)
 
@@ -197,7 +198,7 @@ class ManagerCommands:
         """
         for pause_s in CLOSING_S:
             with needing_temporal(f"manager {row.manager_id} has ended and was not resumed; send this again later."):
-                chain = await self.workflows.start_manager(row.manager_id, row.workflow_id)
+                chain = await self.workflows.start_for(ManagerOrder(row.manager_id), row.workflow_id)
             if chain != row.owner_run_id:
                 return await self._next_attempt(row)
             await asyncio.sleep(pause_s)
@@ -218,7 +219,7 @@ class ManagerCommands:
         """
         if await self.workflows.wake(row.workflow_id) or (await self.find(row.manager_id)).status.terminal:
             return False
-        await self.workflows.start_manager(row.manager_id, row.workflow_id)
+        await self.workflows.start_for(ManagerOrder(row.manager_id), row.workflow_id)
         return True
 
     def unsent(self, due: datetime) -> Iterator[Unsent]:

@@ -18,10 +18,12 @@ from crawler_lifecycle.domain.projects import DEFAULT, limited, only
 from crawler_lifecycle.domain.run import RunRequest, StopIntent, Trigger
 from crawler_lifecycle.features.graphs.activities.graphs import checked_run, crawl_request
 from crawler_lifecycle.features.graphs.domain.checks import check
+from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
 from crawler_lifecycle.features.graphs.domain.pages import fingerprint, step_from_json
 from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, GraphState
 from crawler_lifecycle.features.graphs.ports import GraphRow, NewGraph
 from crawler_lifecycle.features.managers.activities.managing import stop_manager
+from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
 from crawler_lifecycle.features.managers.ports import ManagerRow, NewManager
 
 from ..domain.decision import Decision
@@ -195,7 +197,7 @@ class DueActivities:
         flow_id = due_flow_id(firing.name, firing.due_at)
         row = self.managers.find_manager(None, flow_id) or self._make_manager(firing, spec, flow_id)
         if not row.status.terminal:
-            self.children.directory.begin_manager(row.manager_id, row.workflow_id)
+            self.children.directory.begin_for(ManagerOrder(row.manager_id), row.workflow_id)
         return TargetRef(TargetKind.MANAGER, row.manager_id)
 
     def _make_manager(self, firing: DueRow, spec: ScheduleSpec, flow_id: str) -> ManagerRow:
@@ -213,7 +215,7 @@ class DueActivities:
         if row is None or row.state is GraphState.DRAFT:
             row = self._make_graph(firing, spec)
         if not row.state.final:
-            self.children.directory.begin_graph(row.graph_id, row.workflow_id)
+            self.children.directory.begin_for(GraphOrder(row.graph_id), row.workflow_id)
         return TargetRef(TargetKind.GRAPH, row.graph_id)
 
     def _make_graph(self, firing: DueRow, spec: ScheduleSpec) -> GraphRow:
@@ -242,7 +244,7 @@ class DueActivities:
         else:
             graph = self.graphs.record_graph_stop(target.id, intent)
             if not graph.state.final:
-                self.children.directory.begin_graph(graph.graph_id, graph.workflow_id)
+                self.children.directory.begin_for(GraphOrder(graph.graph_id), graph.workflow_id)
 
 
 def _waits(why: str) -> ApplicationError:

@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import check_time, refusal
+from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import DEFAULT, chosen
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
@@ -228,7 +229,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
 
         async def begin() -> None:
             for order in waiting:
-                await self.workflows.start_due(order)
+                await self.workflows.start_for(order, due_workflow_id(order.name, order.due_at))
 
         return lines, await notify(begin(), f"the firings of schedule {name}", BY_AUDIT)
 

@@ -26,8 +26,9 @@ from ..domain.definition import (
     WebhookSpec,
     check_webhook_name,
     shown,
+    webhook_workflow_id,
 )
-from ..ports import WebhookRow
+from ..ports import WebhookOrder, WebhookRow
 from ..store import WebhookStore
 
 Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
@@ -118,8 +119,11 @@ class WebhookCommands(NamedCommands[WebhookRow]):
         event = await run_in_threadpool(self.store.test_webhook, name, requested_by, seen)
         if row.paused_at is not None:
             return event, "The webhook is paused: the test is sent after it is resumed."
-        return event, await notify(self.workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
+        begun = self.workflows.start_for(WebhookOrder(name), webhook_workflow_id(name))
+        return event, await notify(begun, f"webhook {name}", BY_AUDIT)
 
     async def _kept(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
-        later = await notify(self.workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
+        name = row.name
+        begun = self.workflows.start_for(WebhookOrder(name), webhook_workflow_id(name), wake=True)
+        later = await notify(begun, f"webhook {name}", BY_AUDIT)
         return Commanded(row, fresh, sentences(note, later))
