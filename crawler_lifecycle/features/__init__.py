@@ -8,5 +8,6 @@ from .scrapyd.feature import SCRAPYD
 from .user_code.feature import USER_CODE
 from .webhooks.feature import WEBHOOKS
 
-#: The only list of features with a record.
+#: The only list of features with a record. Audits compare in this order (``audited``): histories of open audits depend
+#: on it.
 FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, USER_CODE, SCRAPYD, MCP)
