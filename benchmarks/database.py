@@ -22,7 +22,7 @@ from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports.looks import Look, TaskFinding
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.unit import count_tasks
@@ -311,7 +311,9 @@ def _large_run(store: Store, request_id: str) -> tuple[Fence, Look, list[TaskFin
     fence = Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
     now = datetime.now(UTC)
     offered, _ = store.deployment.offer_tasks(fence, CHANGED, None, now)
-    answers = [Deployed(t.index, "created", f"crawl-{fence.run_id}-{t.index}-1", f"uid-{t.task_id}") for t in offered]
+    answers = [
+        DeployedTask(t.index, "created", f"crawl-{fence.run_id}-{t.index}-1", f"uid-{t.task_id}") for t in offered
+    ]
     store.deployment.record_deployed(fence, "local", answers, now)
     state = store.looks.found_state(fence)
     seen = [_ended(task, now) for task in state.tasks]

@@ -125,7 +125,7 @@ def _api(kubeconfig: str, namespace: str) -> Any:
 
 def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
     from crawler_lifecycle.clusters.kubernetes import labels
-    from crawler_lifecycle.clusters.kubernetes.client.objects import Named, decode_page
+    from crawler_lifecycle.clusters.kubernetes.client.objects import NamedObject, decode_page
 
     api = _api(kubeconfig, namespace)
     token = re.compile(rb'"continue":"([^"]*)"')
@@ -139,7 +139,7 @@ def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
                     break
                 query["continue"] = found[1].decode()
 
-    decode_page(Named, b'{"kind":"PodList","metadata":{},"items":[]}')
+    decode_page(NamedObject, b'{"kind":"PodList","metadata":{},"items":[]}')
     api.get("/version")
     return read
 

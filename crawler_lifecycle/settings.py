@@ -34,7 +34,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.crawler import check_retries
-from crawler_lifecycle.domain.crawlers.pod import Owned
+from crawler_lifecycle.domain.crawlers.pod import ReservedNames
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
@@ -598,10 +598,10 @@ class Settings(BaseSettings):
         return [] if self.stack is None else [(STACK_HEADER, self.stack)]
 
     @property
-    def owned(self) -> Owned:
+    def owned(self) -> ReservedNames:
         """The volume claim, pull secrets and prefixes of variables, for checks of catalogue entries."""
         of = self.cluster
-        return Owned(of.volume_claim, frozenset(of.pull_secrets), of.env_prefix, self.webhooks.env_prefix)
+        return ReservedNames(of.volume_claim, frozenset(of.pull_secrets), of.env_prefix, self.webhooks.env_prefix)
 
     @classmethod
     def settings_customise_sources(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.domain.coverage import Expected
+from crawler_lifecycle.domain.coverage import ExpectedCoverage
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotDelivered, NotInThisState
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_CHANGED,
@@ -84,7 +84,9 @@ class CompletionActivities:
         with reporting(self.waits.note_waiting, fence):
             row = self.runs.get_run(fence.run_id)
         crawler = self.catalogue.get(row.crawler) if row is not None else None
-        partial_ok, expected = (False, Expected()) if crawler is None else (crawler.partial_ok, crawler.expected)
+        partial_ok, expected = (
+            (False, ExpectedCoverage()) if crawler is None else (crawler.partial_ok, crawler.expected)
+        )
 
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
             return verdict(groups, stop, partial_ok=partial_ok)
@@ -207,8 +209,8 @@ class CompletionActivities:
             or (row["status"] == "pending" and row["type"] == EVENT_RUN_STOPPED)
         }
         events = [event for seq in sorted(wanted) if (event := self.events.get_event(seq)) is not None]
-        events = [one for one in events if one.attempt == fence.attempt]
-        events = [one for one in events if one.type != EVENT_RUN_CHANGED or one == newest]
+        events = [event for event in events if event.attempt == fence.attempt]
+        events = [event for event in events if event.type != EVENT_RUN_CHANGED or event == newest]
         for event in events:
             push_event(self.events, event, self.notifiers)
         return len(events)

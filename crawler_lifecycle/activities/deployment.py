@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports.cluster import TaskPlaces
 from crawler_lifecycle.ports.looks import FoundState, Look
 from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
-from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Resting
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Resting
 
 from .look_step import LookStep, again_if_overtaken, ref_of
 from .retries import Policies
@@ -100,7 +100,7 @@ class MainJobReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartReport:
     """Input of ``update_run_started``."""
 
     fence: Fence
@@ -220,7 +220,7 @@ class DeploymentActivities:
             raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 
-    def _sent(self, fence: Fence, call: Deployment, until: datetime) -> tuple[Deployment, list[Deployed]]:
+    def _sent(self, fence: Fence, call: Deployment, until: datetime) -> tuple[Deployment, list[DeployedTask]]:
         """Deploy as many tasks as the service accepts in one call. Return that call and its answers.
 
         A call that is too large creates no task. Then the offer of half of its tasks is withdrawn, and the other half
@@ -363,7 +363,7 @@ class DeploymentActivities:
         return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
 
     @activity_named("update_run_started")
-    def update_run_started(self, order: Started) -> RunStatus:
+    def update_run_started(self, order: StartReport) -> RunStatus:
         """Change the run from INITIALIZING to PROCESSING.
 
         Second execution: the run already has this status or a later one, and keeps it.

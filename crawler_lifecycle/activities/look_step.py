@@ -205,7 +205,7 @@ def _has_executed(seen: Observation) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class LookOutcome:
     """The result of a look without the workflow."""
 
     changed: int
@@ -231,7 +231,7 @@ class Recorder:
     policies: Policies
     clock: Clock = utc_now
 
-    def record(self, fence: Fence, source: str, few: Tasks = None) -> Recorded | None:
+    def record(self, fence: Fence, source: str, few: Tasks = None) -> LookOutcome | None:
         """Do one look at a run, and record what it proves. Return ``None`` for a run whose workflow has to do that: it
         has just been resumed.
 
@@ -241,7 +241,7 @@ class Recorder:
         step = LookStep(self.looks, self.cluster, fence, self.policies)
         return again_if_overtaken(lambda: self._record(step, source, few))
 
-    def _record(self, step: LookStep, source: str, few: Tasks) -> Recorded | None:
+    def _record(self, step: LookStep, source: str, few: Tasks) -> LookOutcome | None:
         state, look = step.look(few)
         if state.resuming:
             return None
@@ -253,7 +253,7 @@ class Recorder:
         if report.details:
             self._write_details(step)
         spares_look = bool(report.changed) and not self.looks.rollback_possible()
-        return Recorded(report.changed, look.seconds, look.again_s, spares_look)
+        return LookOutcome(report.changed, look.seconds, look.again_s, spares_look)
 
     def _write_details(self, step: LookStep) -> None:
         try:

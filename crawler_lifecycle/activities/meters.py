@@ -24,7 +24,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, Ca
 
 from crawler_lifecycle.domain.errors import LifecycleError, codes
 from crawler_lifecycle.domain.run import OUTCOMES
-from crawler_lifecycle.ports.looks import Committed, CorrectionRow
+from crawler_lifecycle.ports.looks import CommittedChanges, CorrectionRow
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ def stretched(factor: float) -> None:
 # --- calls inside activities, for facts that their results do not contain ---------------------------------------------
 
 
-def committed(news: Committed) -> None:
+def committed(news: CommittedChanges) -> None:
     """Count what a transaction recorded: changed statuses, their lag, and corrections.
 
     Call it after the commit, in the thread that wrote. A second execution writes nothing, so nothing is

@@ -94,7 +94,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced(Counts):
+class SyncedCounts(Counts):
     """Task counts after ``sync_statuses``. ``push`` is true if ``signal_pusher_changed`` is needed."""
 
     push: bool = False
@@ -211,7 +211,7 @@ class ReconciliationActivities:
             return self.looks.apply_details(fence)
 
     @activity_named("sync_statuses")
-    def sync_statuses(self, order: Sync) -> Synced:
+    def sync_statuses(self, order: Sync) -> SyncedCounts:
         """Record the staged statuses, with transitions and corrections, in one transaction.
 
         Second execution: nothing is staged any more, and the counts are the same.
@@ -220,7 +220,7 @@ class ReconciliationActivities:
             counts = self.looks.apply_findings(
                 order.fence, order.source, order.observed_at, details_follow=order.details_follow
             )
-        return Synced(
+        return SyncedCounts(
             counts.positive(), counts.active, counts.queued, push=any(notifier.sends for notifier in self.notifiers)
         )
 

@@ -10,7 +10,7 @@ from crawler_lifecycle.activities.shared import Counts, activity_named, alive, o
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerKind
 from crawler_lifecycle.domain.ends import NO_ENDS, RUNNER, Ends, Reading, reading
 from crawler_lifecycle.domain.resources import parse_memory
-from crawler_lifecycle.domain.retries import Ended, NextTry, Retries, budget_of, next_try, resolved
+from crawler_lifecycle.domain.retries import EndedTry, NextTry, Retries, budget_of, next_try, resolved
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.protocols import Catalogue
 from crawler_lifecycle.ports.runs import Fence, QueuedTask, Resting
@@ -100,7 +100,7 @@ class RetryActivities:
             tasks = sum(self.tasks.count_tasks(fence.run_id).by_status.values())
             budget = budget_of(policy, tasks)
 
-            def decide(end: Ended, used: int) -> NextTry | str:
+            def decide(end: EndedTry, used: int) -> NextTry | str:
                 return next_try(policy, replace(end, memory=end.memory or memory), used, budget, ends)
 
             # Waits are measured by Temporal's clock alone: one that is set, or differs between workers, changes none.

@@ -23,10 +23,10 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain.coverage import Expected
+from crawler_lifecycle.domain.coverage import ExpectedCoverage
 from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, ReservedNames, Sidecar, Toleration
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
@@ -57,7 +57,7 @@ _QUANTITIES = frozenset(("cpu", "memory", "shm", "scratch", "empty_dir"))
 _OF_PEOPLE = ("args", "env", "settings")
 
 Path_ = tuple[str | int, ...]
-_NOTHING = Owned()
+_NOTHING = ReservedNames()
 
 
 class YamlCatalogue:
@@ -72,7 +72,7 @@ class YamlCatalogue:
         self,
         path: Path | str,
         more: Path | str | None = None,
-        owned: Owned = _NOTHING,
+        owned: ReservedNames = _NOTHING,
         say: Callable[[str], None] = logger.warning,
     ) -> None:
         self.path = Path(path)
@@ -133,7 +133,7 @@ def _minute() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def load(path: Path, owned: Owned = _NOTHING) -> list[CrawlerDefinition]:
+def load(path: Path, owned: ReservedNames = _NOTHING) -> list[CrawlerDefinition]:
     """Read a catalogue once. ``owned``: names that no entry may use.
 
     Raises ``CatalogueError`` with file, line, key, error and cure.
@@ -168,7 +168,7 @@ class _Reader:
     """Reads one file once."""
 
     path: Path
-    owned: Owned
+    owned: ReservedNames
     nodes: int = 0
     lines: dict[Path_, int] = field(default_factory=dict)
     """The line of each path in the current entry."""
@@ -228,7 +228,7 @@ class _Reader:
         self._as_written(data)
         try:
             if isinstance(expect := data.get("expect"), dict):
-                Expected.of(expect).check()  # its errors say more than those of the types
+                ExpectedCoverage.of(expect).check()  # its errors say more than those of the types
             definition = _DEFINITION.validate_json(json.dumps(data), strict=True)
             self._check(definition)
         except ValidationError as error:

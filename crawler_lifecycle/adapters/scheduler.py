@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import (
     MeantElsewhere,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 
 #: Largest accepted answer, in bytes. An answer about 500 tasks with long reasons needs a tenth of this.
 ANSWER_MAX = 8 * 1024 * 1024
@@ -101,7 +101,7 @@ class HttpSchedulerClient:
         """Close the connections."""
         self._http.close()
 
-    def deploy(self, deployment: Deployment) -> list[Deployed]:
+    def deploy(self, deployment: Deployment) -> list[DeployedTask]:
         """Deploy the tasks. Return one answer for each task.
 
         Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. The last one may be
@@ -128,7 +128,7 @@ class HttpSchedulerClient:
         unknown = next((a.state for a in answers if a.state not in _STATES), None)
         if unknown is not None:
             raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {unknown!r}")
-        return [Deployed(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers]
+        return [DeployedTask(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers]
 
     def crawlers(self) -> list[CrawlerDefinition]:
         """Return the crawlers that the service knows. Raises ``SchedulerUnavailable``."""

@@ -77,7 +77,7 @@ def namespace_phase(api: Api) -> str | None:
     Such an account may still be allowed to work in the namespace. Raises ``CommandFailed`` if the namespace does not
     exist, or the cluster does not answer.
     """
-    from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
+    from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
     from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
@@ -87,7 +87,7 @@ def namespace_phase(api: Api) -> str | None:
     except NotFound:
         cure = f"kubectl create namespace {name}, or use --namespace with another name"
         raise CommandFailed(Exit.NOT_FOUND, f"the cluster has no namespace {name!r}", None, cure) from None
-    except Refused:
+    except RequestRefused:
         return None
     except ClusterUnavailable as error:
         raise failed(error) from None

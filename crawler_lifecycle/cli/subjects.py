@@ -233,7 +233,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Named(Kind):
+class NamedKind(Kind):
     """Schedules or webhooks, which have names and can be paused. Each method carries out a verb."""
 
     def describe(self, name: str) -> None:

@@ -105,7 +105,7 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedCoverage:
     """The requirements of a run. ``parts``: the required part of the usual share for each field."""
 
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Expected:
     """True if a run without items needs attention when runs before it had some, or when it had only errors."""
 
     @classmethod
-    def of(cls, written: Mapping[str, Any], *, fail: bool = False, watched: bool = False) -> Expected:
+    def of(cls, written: Mapping[str, Any], *, fail: bool = False, watched: bool = False) -> ExpectedCoverage:
         """Read the key ``expect`` of a crawler's entry, without a check. A plain number is the least number."""
         parts = dict[str, Any]()
         numbers = dict[str, Any]()
@@ -168,7 +168,7 @@ def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | N
 
 
 def judged(
-    verdict: Verdict, brought: Brought, expected: Expected, before: Sequence[Coverage], good: Sequence[Brought]
+    verdict: Verdict, brought: Brought, expected: ExpectedCoverage, before: Sequence[Coverage], good: Sequence[Brought]
 ) -> Verdict:
     """Return the verdict of a run after the comparison with what is expected. Only a COMPLETED verdict can change.
 
@@ -194,7 +194,7 @@ def judged(
     return Verdict(status, word, "; ".join(said), EndedBy.SERVICE, word)
 
 
-def _too_little(brought: Brought, expected: Expected, good: Sequence[Brought]) -> Iterator[tuple[str, str]]:
+def _too_little(brought: Brought, expected: ExpectedCoverage, good: Sequence[Brought]) -> Iterator[tuple[str, str]]:
     """Yield an outcome and a sentence for each counter that is not as expected."""
     pages = brought.pages
     items = brought.items

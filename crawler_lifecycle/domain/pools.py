@@ -163,7 +163,7 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Held:
+class PoolUsage:
     """The places that one pool holds now."""
 
     executing: int = 0
@@ -197,7 +197,7 @@ class Gate:
 
     pools: Pools
     shares: dict[str, Share] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, PoolUsage] = field(default_factory=dict)
     sampled_at: datetime | None = None
     refused: tuple[int, datetime] | None = None
     """The number of places with which the cluster last refused a task, and the time."""
@@ -207,8 +207,8 @@ class Gate:
     def share(self, pool: str) -> Share:
         return self.shares.setdefault(pool, Share())
 
-    def holds(self, pool: str) -> Held:
-        return self.held.setdefault(pool, Held())
+    def holds(self, pool: str) -> PoolUsage:
+        return self.held.setdefault(pool, PoolUsage())
 
     def busy(self, priority: int = 5) -> int:
         """Return the places of the cluster that tasks of this urgency find taken. What Kueue holds back takes none."""

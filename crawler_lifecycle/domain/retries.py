@@ -132,7 +132,7 @@ DEFAULT = Retries(
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedTry:
     """The recorded end of a task's try."""
 
     outcome: str | None
@@ -156,7 +156,7 @@ class NextTry:
     """More memory than the try before had; ``None``: as much."""
 
 
-def next_try(policy: Retries, end: Ended, used: int, budget: int, ends: Reading = PLAIN) -> NextTry | str:
+def next_try(policy: Retries, end: EndedTry, used: int, budget: int, ends: Reading = PLAIN) -> NextTry | str:
     """Return the next try, or the reason why there is none.
 
     ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far. ``ends`` says which exit codes
@@ -189,7 +189,7 @@ def budget_of(policy: Retries, tasks: int) -> int:
     return policy.budget if policy.budget is not None else min(INT_MAX, max(10, policy.max or 0, 2 * tasks))
 
 
-def _wait_s(policy: Retries, end: Ended) -> float:
+def _wait_s(policy: Retries, end: EndedTry) -> float:
     """Return the wait. It is computed from the try, so a repeated decision gives the same wait."""
     wait = min(policy.cap_s or 0, (policy.backoff_s or 0) * (policy.factor or 1) ** min(end.retry, 100))
     part = zlib.crc32(end.key.encode()) / 2**32  # spread evenly from 0 to 1

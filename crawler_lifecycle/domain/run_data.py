@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, BinaryIO, Protocol, TypedDict, cast
 
 from crawler_lifecycle.runner.item_files import feeds, items_of, task_of
-from crawler_lifecycle.runner.item_reader import Skipped
+from crawler_lifecycle.runner.item_reader import SkippedData
 
 from .bounds import INT_MAX, refusal
 
@@ -120,14 +120,14 @@ class Items:
         self._offset = offset
         self._limit = limit
         self._fields = fields
-        self._skipped = Skipped()
+        self._skipped = SkippedData()
 
     @property
     def skipped(self) -> list[str]:
         return self._skipped.sentences()
 
     def __iter__(self) -> Iterator[Any]:
-        self._skipped = Skipped()
+        self._skipped = SkippedData()
         end = None if self._limit is None else self._offset + self._limit
         for item in islice(self._all(), self._offset, end):
             cut = self._fields is not None and isinstance(item, dict)

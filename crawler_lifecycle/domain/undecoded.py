@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Undecoded:
+class UndecodedPayload:
     """The stand-in for a payload that cannot be read."""
 
     why: str

@@ -17,7 +17,7 @@ from crawler_lifecycle.features.graphs.domain.spec import NAME_MAX
 from crawler_lifecycle.gateway.api.paging import Choice, Id
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import found as found_run
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.web.problems import refused
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
@@ -58,7 +58,7 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
     )
     async def stream_events(
         choice: Annotated[StreamChoice, Query()], last_event_id: Annotated[str | None, Header()] = None
-    ) -> Streamed:
+    ) -> StreamedResponse:
         """Events in the order of their commits: first ``hello``, then the events after ``Last-Event-ID`` or ``after``.
         Without both, only new events are sent.
 
@@ -80,7 +80,7 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
                 await run_in_threadpool(gateway.manager_views.found, choice.manager)
             elif choice.graph is not None:
                 await run_in_threadpool(gateway.graph_views.found, choice.graph)
-        return Streamed(
+        return StreamedResponse(
             feed.stream(after, subject),
             "text/event-stream",
             _HEADERS,

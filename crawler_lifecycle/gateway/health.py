@@ -23,7 +23,7 @@ from crawler_lifecycle.store.store import Store, StoreHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.operator.queue_findings import judged
 
-from .kept import Kept, KeptForEach
+from .kept import CachedAnswer, KeptForEach
 
 #: Seconds for which the state is reused. The state of the task queues is kept longer: it is expensive to get.
 FRESH_S = 3.0
@@ -81,7 +81,7 @@ class Needs:
     def __post_init__(self) -> None:
         # Two threads of its own: if the database hangs, requests must not use up the threads of the health check.
         self._threads = CapacityLimiter(2)
-        self._answer = Kept(self._ask, 0.0)
+        self._answer = CachedAnswer(self._ask, 0.0)
 
     async def __call__(self) -> dict[str, str]:
         return dict(await self._answer.read())
@@ -114,7 +114,7 @@ class Health:
 
     def __post_init__(self) -> None:
         self._strip = KeptForEach(self._ask, FRESH_S)
-        self._queues = Kept(self._ask_queues, QUEUES_S)
+        self._queues = CachedAnswer(self._ask_queues, QUEUES_S)
         self._threads = CapacityLimiter(1)
 
     async def read(self) -> HealthReport:

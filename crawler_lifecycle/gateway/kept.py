@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.projects import only
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class CachedAnswer(Generic[T]):
     """An answer that is renewed when it is older than ``fresh_s`` seconds. An error is not kept."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]], fresh_s: float) -> None:
@@ -54,15 +54,15 @@ class Kept(Generic[T]):
 
 @dataclass(eq=False)
 class KeptForEach(Generic[T]):
-    """An answer for each project of callers: ``ask`` sees only what they see. Each is kept as ``Kept`` does it."""
+    """An answer for each project of callers: ``ask`` sees only what they see. Each is a ``CachedAnswer``."""
 
     ask: Callable[[], Coroutine[Any, Any, T]]
     fresh_s: float
 
     def __post_init__(self) -> None:
-        self._kept: dict[str | None, Kept[T]] = {}
+        self._kept: dict[str | None, CachedAnswer[T]] = {}
 
     @property
-    def own(self) -> Kept[T]:
+    def own(self) -> CachedAnswer[T]:
         """The answer for the project of the present caller."""
-        return self._kept.setdefault(only(), Kept(self.ask, self.fresh_s))
+        return self._kept.setdefault(only(), CachedAnswer(self.ask, self.fresh_s))

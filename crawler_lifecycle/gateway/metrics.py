@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.schedules.ports import UNTOLD
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
-from crawler_lifecycle.observability.metrics import Asked, Figures, Values
+from crawler_lifecycle.observability.metrics import AskedGauge, Figures, Values
 from crawler_lifecycle.store.store import Store
 
 #: Seconds for which answers of the database and of Temporal are reused.
@@ -115,13 +115,13 @@ def _ask_about_pools(metrics: Metrics, store: Store, clock: Clock) -> None:
     of_pool = "pool", names
     metrics.ask(
         places,
-        Asked(
+        AskedGauge(
             "lifecycle_pool_places_in_use", "Places that tasks hold; NaN while the database does not answer", *of_pool
         ),
-        Asked("lifecycle_pool_places_max", "Most places of the pool at once; NaN without a limit", *of_pool),
-        Asked("lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool),
-        Asked("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
-        Asked("lifecycle_pool_oldest_wait_seconds", "Age of the oldest run that waits; 0 if none waits", *of_pool),
+        AskedGauge("lifecycle_pool_places_max", "Most places of the pool at once; NaN without a limit", *of_pool),
+        AskedGauge("lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool),
+        AskedGauge("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
+        AskedGauge("lifecycle_pool_oldest_wait_seconds", "Age of the oldest run that waits; 0 if none waits", *of_pool),
         everywhere=True,
     )
 
@@ -137,18 +137,18 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
 
     metrics.ask(
         managers,
-        Asked(
+        AskedGauge(
             "lifecycle_managers",
             "Crawl managers that have not ended; NaN while the database does not answer",
             "status",
             [status for status in RunStatus if not status.terminal],
         ),
-        Asked("lifecycle_managers_failing", "Open managers whose class failed lately"),
-        Asked("lifecycle_manager_jobs_live", "Jobs of open managers that hold a slot"),
+        AskedGauge("lifecycle_managers_failing", "Open managers whose class failed lately"),
+        AskedGauge("lifecycle_manager_jobs_live", "Jobs of open managers that hold a slot"),
     )
     metrics.ask(
         lambda: [store.graphs.count_graphs()],
-        Asked("lifecycle_graphs", "Graphs that have not ended; NaN while the database does not answer"),
+        AskedGauge("lifecycle_graphs", "Graphs that have not ended; NaN while the database does not answer"),
     )
 
     def schedules() -> Values:
@@ -157,13 +157,13 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
 
     metrics.ask(
         schedules,
-        Asked(
+        AskedGauge(
             "lifecycle_schedules",
             "Schedules, active and paused; NaN while the database does not answer",
             "state",
             ("active", "paused"),
         ),
-        Asked(
+        AskedGauge(
             "lifecycle_schedules_untold",
             "Schedules whose change has not reached Temporal for ten minutes",
         ),
@@ -177,13 +177,13 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
 
     metrics.ask(
         webhooks,
-        Asked(
+        AskedGauge(
             "lifecycle_webhooks",
             "Webhooks by state; NaN while the database does not answer",
             "state",
             ("active", "failing", "paused"),
         ),
-        Asked("lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"),
+        AskedGauge("lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"),
     )
 
     def ledger() -> Values:
@@ -196,26 +196,26 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
 
     metrics.ask(
         ledger,
-        Asked(
+        AskedGauge(
             "lifecycle_week_corrections",
             "Corrections of the last seven days, by kind; NaN while the database does not answer",
             "kind",
             list(CorrectionKind),
         ),
-        Asked(
+        AskedGauge(
             "lifecycle_week_wrong_seconds_max",
             "Longest time of an untrue status in the last seven days, by kind of correction, without lag",
             "kind",
             list(CorrectionKind),
         ),
-        Asked(
+        AskedGauge(
             "lifecycle_looks_overdue", "Looks that are overdue by 30 s or more; NaN while the database does not answer"
         ),
-        Asked("lifecycle_look_overdue_seconds_max", "Seconds since the oldest overdue look was due"),
+        AskedGauge("lifecycle_look_overdue_seconds_max", "Seconds since the oldest overdue look was due"),
     )
     metrics.ask(
         lambda: [store.overdue.overdue_looks(overdue_before(clock())).lost],
-        Asked(
+        AskedGauge(
             "lifecycle_without_workflow",
             "Managers, graphs, firings and webhooks without their workflow; NaN while the database does not answer",
         ),

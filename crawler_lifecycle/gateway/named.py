@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.gateway.runs.commands import Commanded, existing, mismatch
+from crawler_lifecycle.gateway.runs.commands import CommandResult, existing, mismatch
 from crawler_lifecycle.gateway.runs.requests import PauseBody
 from crawler_lifecycle.store.base.named import NamedPart
 from crawler_lifecycle.temporal.client import Workflows
@@ -32,7 +32,7 @@ class NamedCommands(ABC, Generic[R]):
     noun: ClassVar[str]
 
     @abstractmethod
-    async def _kept(self, row: R, fresh: bool = True, note: str | None = None) -> Commanded[R]:
+    async def _kept(self, row: R, fresh: bool = True, note: str | None = None) -> CommandResult[R]:
         """Notify Temporal of a recorded command, and return its result."""
 
     async def seen(self, name: str) -> R | None:
@@ -45,29 +45,29 @@ class NamedCommands(ABC, Generic[R]):
         return existing(self.noun, name, await self.seen(name))
 
     @abstractmethod
-    async def put(self, name: str, body: Any) -> Commanded[R]:
+    async def put(self, name: str, body: Any) -> CommandResult[R]:
         """Make it, or change its definition. A repeat changes nothing."""
 
     async def _put(
         self, name: str, definition: Mapping[str, Any], by: str | None, project: str | None, note: str | None
-    ) -> Commanded[R]:
+    ) -> CommandResult[R]:
         with mismatch("name"):
             row, fresh = await run_in_threadpool(self.store.put, name, definition, by, project)
         return await self._kept(row, fresh, note)
 
-    async def delete(self, name: str) -> Commanded[R]:
+    async def delete(self, name: str) -> CommandResult[R]:
         """Delete it. The records about it stay, and what it started continues."""
         row = await self.find(name)
         return await self._kept(row, await run_in_threadpool(self.store.delete, name))
 
-    async def pause(self, name: str, body: PauseBody) -> Commanded[R]:
+    async def pause(self, name: str, body: PauseBody) -> CommandResult[R]:
         """Pause it: it does nothing until it is resumed."""
         row: Any = await self.find(name)
         if row.paused_at is not None:
-            return Commanded(row, fresh=False, note=f"The {self.noun} was already paused.")
+            return CommandResult(row, fresh=False, note=f"The {self.noun} was already paused.")
         return await self._kept(await run_in_threadpool(self.store.pause, name, body.words()))
 
-    async def resume(self, name: str, **more: Any) -> Commanded[R]:
+    async def resume(self, name: str, **more: Any) -> CommandResult[R]:
         """Continue it. ``more``: what else the store's ``pause`` takes; if one is true, also if it was not paused."""
         row: Any = await self.find(name)
         if row.paused_at is None and not any(more.values()):

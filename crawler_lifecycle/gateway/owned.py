@@ -13,14 +13,14 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.projects import narrowed
-from crawler_lifecycle.gateway.api.lists import Listed, counted, page_of
-from crawler_lifecycle.gateway.api.paging import Searched
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.api.lists import ResultPage, counted, page_of
+from crawler_lifecycle.gateway.api.paging import SearchParameters
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.store.base.owned import OwnedPart
 from crawler_lifecycle.subjects import Subject
 
-F = TypeVar("F", bound=Searched)
-P = TypeVar("P", bound=Listed)
+F = TypeVar("F", bound=SearchParameters)
+P = TypeVar("P", bound=ResultPage)
 A = TypeVar("A")
 
 
@@ -29,7 +29,7 @@ class OwnedViews(ABC, Generic[F, P, A]):
     """Reads managers or graphs: ``F`` is the filters of a list, ``P`` its page, ``A`` the whole answer."""
 
     store: OwnedPart[Any, Any]
-    blocked: Blocked
+    blocked: BlockedRuns
     clock: Clock
 
     subject: ClassVar[Subject]

@@ -31,7 +31,7 @@ from crawler_lifecycle.gateway.access.tokens import KeptTokens
 from crawler_lifecycle.gateway.health import Health, Needs
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.page.parts.forms import Once
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -95,7 +95,7 @@ class Gateway:
         self.same_settings = SameSettings(store.notes, "gateway", self.marks or {})
         self.needs = Needs(store.health, workflows)
         self.crawlers = crawlers = Crawlers(self.scheduler)
-        self.blocked = blocked = Blocked(store, workflows, self.metrics, clock, self.blocked_s)
+        self.blocked = blocked = BlockedRuns(store, workflows, self.metrics, clock, self.blocked_s)
         #: ``None``: the gateway is open.
         self.logins: Logins | None = None
         self.kept_tokens: KeptTokens | None = None

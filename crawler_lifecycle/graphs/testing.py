@@ -25,7 +25,7 @@ from crawler_lifecycle.features.graphs.domain.commands import ApproveStep, Cance
 from crawler_lifecycle.features.graphs.domain.engine import Graph, Step, StepEnd, after_failure
 from crawler_lifecycle.features.graphs.domain.kinds import CONTAINING, STEP_RULES
 from crawler_lifecycle.features.graphs.domain.pages import fingerprint
-from crawler_lifecycle.features.graphs.domain.rows import Given, status_document
+from crawler_lifecycle.features.graphs.domain.rows import StepFacts, status_document
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepSpec, StepState
 
 from .asking import use
@@ -60,9 +60,9 @@ class _Row:
     """Fingerprint of the graph that it has attached."""
 
     @property
-    def given(self) -> Given:
+    def given(self) -> StepFacts:
         size = None if self.result is None else len(self.result)
-        return Given(self.number, self.path, self.kind, self.state, self.graft, self.attached is not None, size)
+        return StepFacts(self.number, self.path, self.kind, self.state, self.graft, self.attached is not None, size)
 
     def value(self) -> Any:
         return decode((self.result if self.given.recorded else self.given.instead) or b"null")

@@ -24,9 +24,9 @@ from crawler_lifecycle.features.managers.domain.manager import (
     FLOW_ID_MAX,
     NAME_MAX,
     REASON_MAX,
-    Added,
+    AddedJob,
     Facts,
-    Hooked,
+    HookReport,
     Job,
     Start,
     Waiting,
@@ -292,7 +292,7 @@ class BaseScript:
         if unique and self._known(job):
             _LOG.warning("%s was scheduled before with the same arguments; it is left out", job.spider)
             return None
-        added = window.add(Added(0, job, unique=unique, seq=window.number()))
+        added = window.add(AddedJob(0, job, unique=unique, seq=window.number()))
         waiting = Waiting(added.ref, job, added.seq)
         if window.free(self._cap()) >= 1:
             window.hold(waiting, None)
@@ -422,7 +422,7 @@ class BaseLoopScript(BaseScript):
         failed = getattr(self, "failed_outcomes", ())
         for ended in cycle.ends.values():
             cycle.window.ended(ended)
-            cycle.hooked.append(Hooked(ended.live.item_id, ended.attempt, ended.bad or ended.outcome in failed))
+            cycle.hooked.append(HookReport(ended.live.item_id, ended.attempt, ended.bad or ended.outcome in failed))
         cycle.ends.clear()
 
     def workflow_loop(self) -> Any:

@@ -13,9 +13,9 @@ from crawler_lifecycle.domain.starts import once
 from crawler_lifecycle.features.managers.domain.jobs import JobDefaults, merged, override_of, params_of
 from crawler_lifecycle.features.managers.domain.manager import (
     CYCLE_S,
-    Ended,
-    Hooked,
+    EndedJob,
     HookFailed,
+    HookReport,
     Job,
     Live,
     Waiting,
@@ -149,12 +149,14 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         alone = hooks and (self._reads_outcomes or self._overrides("workflow_loop"))
         live_s = cycle.took_s + HOOKS_S / 2
         ends_s = min(cycle.took_s + (0 if alone else HOOKS_S), CYCLE_S)
-        jobs: list[Ended | Live] = list(cycle.ends.values())
+        jobs: list[EndedJob | Live] = list(cycle.ends.values())
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
         # Jobs whose hooks failed or wait for files come last, so that they do not delay others.
-        jobs.sort(key=lambda one: (one.live.key in self._fileless, one.tries) if isinstance(one, Ended) else (False, 0))
+        jobs.sort(
+            key=lambda one: (one.live.key in self._fileless, one.tries) if isinstance(one, EndedJob) else (False, 0)
+        )
         for job in jobs:
             if isinstance(job, Live):
                 if cycle.took_s >= live_s:
@@ -187,7 +189,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         except (Exception, SystemExit) as error:
             self._cycle.note(f"running_job_hook of {named_job(live.job)}: {where(error)}")
 
-    def _handle(self, ended: Ended) -> bool:
+    def _handle(self, ended: EndedJob) -> bool:
         """Call the hooks of one end (S-33), once for each attempt of its run; return whether they succeeded."""
         cycle = self._cycle
         live = ended.live
@@ -213,10 +215,10 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                 _LOG.exception("a hook of job %s failed", live.key)
                 return False
         self._fileless -= {live.key}
-        cycle.hooked.append(Hooked(live.item_id, ended.attempt, bad))
+        cycle.hooked.append(HookReport(live.item_id, ended.attempt, bad))
         return True
 
-    def _run_hooks(self, ended: Ended, bad: bool) -> None:
+    def _run_hooks(self, ended: EndedJob, bad: bool) -> None:
         """Call ``finished_metadata_hook``, then either ``bad_outcome_hook`` or ``finished_ok_hook``.
 
         The second hook is called after the job has left its slot.
@@ -299,8 +301,8 @@ class PeriodicCrawlManager(CrawlManager):
         return True
 
 
-def _by_start(one: Ended | Live) -> tuple[float, int, int]:
-    live = one.live if isinstance(one, Ended) else one
+def _by_start(one: EndedJob | Live) -> tuple[float, int, int]:
+    live = one.live if isinstance(one, EndedJob) else one
     return float("inf") if live.started_at is None else live.started_at, live.seq, live.retry
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from crawler_lifecycle.features.managers.domain.manager import Ended, Facts, Hooked, HookFailed, Waiting
+from crawler_lifecycle.features.managers.domain.manager import EndedJob, Facts, HookFailed, HookReport, Waiting
 from crawler_lifecycle.features.managers.domain.window import Window
 
 from .platform import Platform
@@ -51,13 +51,13 @@ class Cycle:
 
     facts: Facts
     window: Window
-    hooked: list[Hooked] = field(default_factory=list)
+    hooked: list[HookReport] = field(default_factory=list)
     failed: list[HookFailed] = field(default_factory=list)
     flow_tags: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    ends: dict[str, Ended] = field(default_factory=dict)
+    ends: dict[str, EndedJob] = field(default_factory=dict)
     """Ends that ``check_running_jobs`` has not handled yet, by job key."""
-    handled: dict[str, Ended] = field(default_factory=dict)
+    handled: dict[str, EndedJob] = field(default_factory=dict)
     coming: dict[str, JobDict] = field(default_factory=dict)
     """Jobs that this cycle scheduled and that have no run yet, by job key. They are pending."""
     begun: bool = False

@@ -17,7 +17,7 @@ from crawler_lifecycle.features.managers.domain.jobs import (
     retry_delay,
     retry_params,
 )
-from crawler_lifecycle.features.managers.domain.manager import CYCLE_PICKS, CYCLE_S, Added, Job, JobState
+from crawler_lifecycle.features.managers.domain.manager import CYCLE_PICKS, CYCLE_S, AddedJob, Job, JobState
 from crawler_lifecycle.features.managers.domain.manager import jobseq as jobseq_tag
 from crawler_lifecycle.features.managers.domain.window import Later, Rules
 
@@ -102,7 +102,7 @@ class GeneratorCrawlManager(CrawlManager):
             _LOG.warning("%s was scheduled before with the same arguments; it is left out", named_job(job))
             self.stats.inc_value("crawlmanager/duplicates")
             return False
-        self._cycle.window.add(Added(0, job, **more))
+        self._cycle.window.add(AddedJob(0, job, **more))
         return True
 
     def _known(self, job: Job) -> bool:

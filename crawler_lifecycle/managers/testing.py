@@ -20,7 +20,7 @@ from crawler_lifecycle.features.managers.domain.manager import (
     FINISHED,
     TRIES,
     Decision,
-    Ended,
+    EndedJob,
     Facts,
     Job,
     JobState,
@@ -262,10 +262,10 @@ class Simulation(HeldFiles):
             more_ended=len(ended) > CYCLE_ENDS,
         )
 
-    def _ended(self, row: _Row) -> Ended:
+    def _ended(self, row: _Row) -> EndedJob:
         outcome = row.outcome or FINISHED
         again = not never_retried(_ENDED_BY.get(outcome), ())
-        return Ended(self.live(row), 1, row.bad, outcome, again, self.job_dict(row), row.tries)
+        return EndedJob(self.live(row), 1, row.bad, outcome, again, self.job_dict(row), row.tries)
 
     def commit(self, decision: Decision) -> None:
         """Apply a whole decision.

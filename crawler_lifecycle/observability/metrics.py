@@ -48,7 +48,7 @@ def build() -> dict[str, str]:
     return {"version": release(), "build": os.environ.get("TEMPORAL_WORKER_BUILD_ID", "")}
 
 
-class Asked(NamedTuple):
+class AskedGauge(NamedTuple):
     """A gauge that a question updates (``Figures.ask``)."""
 
     name: str
@@ -80,7 +80,7 @@ class Figures:
         self._questions: list[Callable[[Iterable[str]], None]] = []
         self._projects: set[str] = set()
 
-    def ask(self, question: Callable[[], Values], *asked: Asked, everywhere: bool = False) -> None:
+    def ask(self, question: Callable[[], Values], *asked: AskedGauge, everywhere: bool = False) -> None:
         """Add gauges whose values ``question`` returns. It may block. After an error their values are NaN, not zero.
 
         The question is asked for each project, and sees nothing of another one; ``everywhere``: once for all projects.

@@ -17,8 +17,8 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run_ref import RunRef
 
 from .files import FilePart, FileSource, KeptEnd, LogPart, TaskFileList
-from .looks import Counted, Details, Look, ObserverHealth
-from .runs import Deployed, Deployment, TaskRecord, TaskRef
+from .looks import Details, LiveCounters, Look, ObserverHealth
+from .runs import DeployedTask, Deployment, TaskRecord, TaskRef
 
 #: Called with the number of a run, a time, and the index and attempt of each task that changed; see ``Observer.watch``.
 Changed = Callable[[int, datetime, frozenset[tuple[int, int]] | None], None]
@@ -140,7 +140,7 @@ class Deployer(Protocol):
 
     kind: str
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         """Start the tasks. Each (run, attempt, index) is started at most once, even by concurrent calls.
 
         Raises ``DeploymentExpired`` when ``expires_at`` passed before a task was created. Tasks that were created
@@ -168,7 +168,7 @@ class Observer(Protocol):
     def health(self) -> ObserverHealth:
         """Return the state of the observer: whether it can watch now, and the reason if it cannot."""
 
-    def counted(self) -> Sequence[Counted]:
+    def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of executing crawlers that can be read in a few seconds.
 
         If there are very many crawlers, each call reads some of them in turn. A crawler without counters is left out.

@@ -28,7 +28,7 @@ class ObserverHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class LiveCounters:
     """The present counters of the crawler of one executing task, read between looks."""
 
     run: RunRef
@@ -185,7 +185,7 @@ class TaskChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
+class CommittedCorrection:
     """One correction as it was committed, and the cause that its task has now."""
 
     row: CorrectionRow
@@ -193,13 +193,13 @@ class Corrected:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedChanges:
     """The transitions and corrections that one transaction added."""
 
     run_id: int
     attempt: int
     changes: Sequence[TaskChanged]
-    corrections: Sequence[Corrected]
+    corrections: Sequence[CommittedCorrection]
     took: timedelta
     """The time from the timestamp in the new rows to the end of the transaction."""
 

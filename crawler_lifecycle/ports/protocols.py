@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.features.managers.domain.manager import Decision, Facts, Page, Start
 
 from .files import FilePart, FileSource
-from .runs import Deployed, Deployment, Event, Fence, Owner, Ticket
+from .runs import DeployedTask, Deployment, Event, Fence, Owner, Ticket
 
 
 class KnowsRuns(Protocol):
@@ -39,7 +39,7 @@ class SchedulerClient(Protocol):
     problem: str | None
     """The reason why the crawlers of the last answer are those of an older catalogue."""
 
-    def deploy(self, deployment: Deployment) -> list[Deployed]: ...
+    def deploy(self, deployment: Deployment) -> list[DeployedTask]: ...
 
     def crawlers(self) -> list[CrawlerDefinition]: ...
 

@@ -335,7 +335,7 @@ class Resting:
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class RetriedTasks:
     """The tasks of a run after decisions about retries. ``ended``: tasks that ended without success and stay so."""
 
     counts: TaskCounts
@@ -376,7 +376,7 @@ class QueuedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeployedTask:
     """The answer of the scheduler service for one task. ``state`` is created, existing, deferred or refused."""
 
     index: int

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
-from .held import Held, NotOurs
+from .held import HeldFolder, NotOurs
 
 #: The most bytes of one part, and the most parts: the gateway permits no more.
 PART_BYTES = 8 * 1024 * 1024
@@ -104,16 +104,16 @@ class Bundle:
         stated = {"files": self.files, "bytes": self.bytes, "left_out": self.left_out}
         return {"version": 1, **stated, "parts": parts.sent}
 
-    def _walk(self) -> Iterator[tuple[str, Held, os.stat_result]]:
+    def _walk(self) -> Iterator[tuple[str, HeldFolder, os.stat_result]]:
         """Yield the path, folder and status of each entry that is not a folder, sorted by name."""
         try:
-            root = Held(self._folder)
+            root = HeldFolder(self._folder)
         except OSError:
             self.left_out += 1
             return
         yield from self._below(root, "", 0)
 
-    def _below(self, folder: Held, prefix: str, depth: int) -> Iterator[tuple[str, Held, os.stat_result]]:
+    def _below(self, folder: HeldFolder, prefix: str, depth: int) -> Iterator[tuple[str, HeldFolder, os.stat_result]]:
         try:
             names, more = folder.names(NAMES_MAX)
         except OSError:
@@ -132,7 +132,7 @@ class Bundle:
             except (OSError, NotOurs):
                 self.left_out += 1
 
-    def _add(self, tar: tarfile.TarFile, path: str, folder: Held, found: os.stat_result) -> None:
+    def _add(self, tar: tarfile.TarFile, path: str, folder: HeldFolder, found: os.stat_result) -> None:
         info = tarfile.TarInfo(path)
         info.mtime = max(0, int(found.st_mtime))
         if not stat.S_ISREG(found.st_mode):

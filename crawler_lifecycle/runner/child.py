@@ -18,7 +18,7 @@ _STOPS = (signal.SIGTERM, signal.SIGINT)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
 
 
-class Ended(NamedTuple):
+class ChildEnd(NamedTuple):
     """The end of the child."""
 
     exit_code: int | None
@@ -85,7 +85,7 @@ class Child:
         printed = [] if output is None else [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
         self._pid = os.posix_spawnp(argv[0], argv, dict(env), file_actions=printed, setsigmask=[], setsigdef=defaults)
 
-    def wait(self, tick: Callable[[], None], seconds: float) -> Ended:
+    def wait(self, tick: Callable[[], None], seconds: float) -> ChildEnd:
         """Wait until the child has ended, and return its end. ``tick`` is called about every ``seconds``."""
         due = time.monotonic() + seconds
         while True:
@@ -138,7 +138,7 @@ class Child:
             self._note_stop()
             os.kill(self._pid, self._stop_signal)  # we have not reaped it, so no other process has its number
 
-    def _reap(self) -> Ended | None:
+    def _reap(self) -> ChildEnd | None:
         """Reap all ended processes, and return the child's end if it was among them."""
         found = None
         while True:
@@ -150,4 +150,4 @@ class Child:
                 return found
             if pid == self._pid:
                 code = os.waitstatus_to_exitcode(status)
-                found = Ended(code if code >= 0 else None, -code if code < 0 else None, usage.ru_maxrss * 1024)
+                found = ChildEnd(code if code >= 0 else None, -code if code < 0 else None, usage.ru_maxrss * 1024)

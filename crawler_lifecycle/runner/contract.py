@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from . import reported
-from .held import Held, NotOurs
+from .held import HeldFolder, NotOurs
 
 Json = dict[str, Any]
 #: Variables of the environment.
@@ -193,7 +193,7 @@ def write(path: str, text: str) -> None:
     """Replace the whole file. If it cannot be replaced, overwrite its content: a pod's termination log is a mount."""
     folder, name = os.path.split(path)
     try:
-        Held(folder or ".").replace(name, text.encode(), lasting=False)
+        HeldFolder(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
         # Write first and cut the rest afterwards, so that a full disk does not damage the former content.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -236,7 +236,7 @@ def read(path: str) -> Json | None:
     """Return the JSON object in the file; ``None`` when the file is missing, too large or not valid."""
     folder, name = os.path.split(path)
     try:
-        raw = Held(folder or ".").read(name, STATS_MAX + 1)
+        raw = HeldFolder(folder or ".").read(name, STATS_MAX + 1)
         data = json.loads(raw) if raw is not None and len(raw) <= STATS_MAX else None
     except (OSError, NotOurs, ValueError, RecursionError):
         return None

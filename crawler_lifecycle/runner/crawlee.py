@@ -6,7 +6,7 @@ import os
 import re
 
 from .contract import Json
-from .held import Held, NotOurs
+from .held import HeldFolder, NotOurs
 
 #: Each crawler of one process has a file of its own: here the first four of Node, and those of Python.
 _FILES = [name for n in range(4) for name in (f"SDK_CRAWLER_STATISTICS_{n}.json", f"__CRAWLER_STATISTICS_{n}")]
@@ -45,7 +45,7 @@ class Crawlee:
     def _numbers(self) -> dict[str, int]:
         found: dict[str, int] = {}
         try:
-            folder = Held(self._folder, "key_value_stores", "default")
+            folder = HeldFolder(self._folder, "key_value_stores", "default")
             for raw in filter(None, (folder.read(name, _READ_MAX) for name in _FILES)):
                 for name, number in dict(_NUMBER.findall(raw)).items():
                     found[name.decode()] = found.get(name.decode(), 0) + int(number)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from .held import Held, NotOurs
+from .held import HeldFolder, NotOurs
 from .item_files import DECLARED, DECLARED_DEPTH_MAX, DECLARED_MAX, DEPTH_MAX, declared_in, feeds, is_items
-from .item_reader import GZIP, Feed, Keys, Skipped, follow
+from .item_reader import GZIP, Feed, Keys, SkippedData, follow
 
 #: The most names read from a folder, and files considered as feeds.
 NAMES_MAX = 20_000
@@ -70,7 +70,7 @@ class Feeds:
         """Count the data written since the last call, at most ``READ_MAX`` bytes. Return whether more data waits."""
         left = READ_MAX
         try:
-            folder = Held(self._folder)
+            folder = HeldFolder(self._folder)
             declared = folder.read(DECLARED, DECLARED_MAX)
             names = [f"/{DECLARED}"] if declared else []
             named = [entry.name for entry in declared_in(declared or b"") if entry.name]
@@ -130,7 +130,7 @@ class _Feed:
         self.position = 0
         self.seen = 0
         self.filled: Counter[str] = Counter(dict.fromkeys(self._fields, 0))
-        self.skipped = Skipped()
+        self.skipped = SkippedData()
         self._pieces = _Pieces()
         self._items = follow(self._feed, self._pieces, self.skipped)
 
@@ -139,7 +139,7 @@ class _Feed:
 
         Raises ``NotOurs`` and ``OSError``.
         """
-        handle = Held(folder, *self._above).open(self._name)
+        handle = HeldFolder(folder, *self._above).open(self._name)
         if handle is None:
             return 0
         with open(handle, "rb") as file:
@@ -202,7 +202,7 @@ class _Pieces:
             yield piece
 
 
-def _files(folder: Held, above: str, depth: int, begins: tuple[str, ...]) -> Iterator[str]:
+def _files(folder: HeldFolder, above: str, depth: int, begins: tuple[str, ...]) -> Iterator[str]:
     """Yield the paths of files below this folder that may be feeds. Names ``items…`` come first.
 
     ``begins``: how the declared paths begin. All files of the folders that may contain such a path are yielded then.

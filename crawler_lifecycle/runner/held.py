@@ -28,7 +28,7 @@ class NotOurs(Exception):
     """A path that we need belongs to something else: a link, a pipe, or a folder in place of a file or the reverse."""
 
 
-class Held:
+class HeldFolder:
     """One folder that stays open until the last reference to this object is gone."""
 
     __slots__ = ("_handle", "path")
@@ -179,15 +179,15 @@ class Held:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return _opened(name, flags, self._handle)
 
-    def make(self, name: str) -> Held:
+    def make(self, name: str) -> HeldFolder:
         """Open the folder of this name in this one; create it if needed. Raises ``NotOurs`` and ``OSError``."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=self._handle)
         return self.below(name)
 
-    def below(self, *names: str) -> Held:
+    def below(self, *names: str) -> HeldFolder:
         """Open the folder at the path ``names`` below this one. Raises ``NotOurs`` and ``OSError``."""
-        inner = Held.__new__(Held)
+        inner = HeldFolder.__new__(HeldFolder)
         inner._handle = os.dup(self._handle)
         inner.path = self.path
         inner._enter(names)

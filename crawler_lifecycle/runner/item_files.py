@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
-from .item_reader import FORMATS, Feed, Keys, Skipped, kind_of, read_items, suffix_of
+from .item_reader import FORMATS, Feed, Keys, SkippedData, kind_of, read_items, suffix_of
 
 #: The file in a task's folder that names more items: a JSON object a line (``declared``).
 DECLARED = ".crawl_items.jsonl"
@@ -79,7 +79,7 @@ _VALUES = {
 
 
 def items_of(
-    found: Iterable[Feed], pieces: Callable[[str], Iterable[bytes]], skipped: Skipped, **decoder: Any
+    found: Iterable[Feed], pieces: Callable[[str], Iterable[bytes]], skipped: SkippedData, **decoder: Any
 ) -> Iterator[Any]:
     """Yield the items of the feeds of a run, task by task, and of those of a task with the same key only the first.
 
@@ -88,7 +88,7 @@ def items_of(
     return chain.from_iterable(_items_of_each(found, pieces, skipped, decoder))
 
 
-def _items_of_each(found: Iterable[Feed], pieces: Any, skipped: Skipped, decoder: Any) -> Iterator[Iterable[Any]]:
+def _items_of_each(found: Iterable[Feed], pieces: Any, skipped: SkippedData, decoder: Any) -> Iterator[Iterable[Any]]:
     for _, of_task in groupby(sorted(found, key=_task_of), _task_of):
         keys = Keys()
         for feed in of_task:

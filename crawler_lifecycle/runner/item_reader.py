@@ -109,7 +109,7 @@ class Feed(NamedTuple):
     """The fields by which an item is known. Of the items of a task with the same key, the first one counts."""
 
 
-class Skipped(Counter[str]):
+class SkippedData(Counter[str]):
     """Counts of data that was skipped or repaired, for each reason, and the first places."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Keys:
         for key in known:
             self._add(key)
 
-    def is_first(self, feed: Feed, skipped: Skipped, item: Any) -> bool:
+    def is_first(self, feed: Feed, skipped: SkippedData, item: Any) -> bool:
         """Return whether this is the first item with its key. An item with a field of the key empty always is."""
         texts = [_key_text(item.get(name)) for name in feed.key] if isinstance(item, dict) else [""]
         if not all(texts):
@@ -247,13 +247,15 @@ _decoder = ItemDecoder(**_AS_USUAL)
 _long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
 
 
-def read_items(feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemDecoder = _decoder) -> Iterator[Any]:
+def read_items(
+    feed: Feed, pieces: Iterable[bytes], skipped: SkippedData, decoder: ItemDecoder = _decoder
+) -> Iterator[Any]:
     """Yield the items of a file. ``pieces`` are its bytes. ``skipped`` receives what could not be read."""
     return chain.from_iterable(follow(feed, filter(None, pieces), skipped, decoder))
 
 
 def follow(
-    feed: Feed, pieces: Iterable[bytes], skipped: Skipped, decoder: ItemDecoder = _decoder
+    feed: Feed, pieces: Iterable[bytes], skipped: SkippedData, decoder: ItemDecoder = _decoder
 ) -> Iterator[Sequence[Any]]:
     """Yield the items of a file that grows, some at a time, and none for each piece that is empty."""
     note = partial(skipped.note, feed.name)

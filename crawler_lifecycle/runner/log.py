@@ -12,7 +12,7 @@ import select
 import threading
 import time
 
-from .held import Held
+from .held import HeldFolder
 
 #: Bytes after which the log is renamed to ``log.1`` and a new one begins. So at most twice as many bytes are kept.
 LOG_MAX = 50 * 1024 * 1024
@@ -28,7 +28,7 @@ class CappedLog:
 
     def __init__(self, path: str) -> None:
         """Start to copy to the log at ``path``. Raises ``OSError``, and ``RuntimeError`` if no thread can start."""
-        self._folder = Held(os.path.dirname(path))
+        self._folder = HeldFolder(os.path.dirname(path))
         self._name = os.path.basename(path)
         self._out, self.inlet = os.pipe()
         os.set_blocking(self._out, False)

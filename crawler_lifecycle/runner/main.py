@@ -18,7 +18,7 @@ from typing import Any
 
 from . import VERSION, contract
 from .changes import changed_since
-from .child import Child, Ended, become_subreaper, block_signals, hide_environment
+from .child import Child, ChildEnd, become_subreaper, block_signals, hide_environment
 from .crawlee import Crawlee
 from .feeds import Feeds
 from .forced import ForcedStop
@@ -114,7 +114,7 @@ class Runner:
         self._begin_keys(resume=self._resumed if self._scrapy else self._terms.resume)
         if child.pending_stop():
             say("A stop was requested before the crawler was started.")
-            return self._finish(Ended(None, None, 0), child)
+            return self._finish(ChildEnd(None, None, 0), child)
         log = self._log()
         try:
             child.start(argv, env, log.inlet if log is not None else None)
@@ -122,7 +122,7 @@ class Runner:
             self._message = f"The crawler cannot be executed: {error}"
             say(self._message)
             self._own_exit = contract.NOT_EXECUTED
-            return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), child)
+            return self._finish(ChildEnd(contract.BAD_CONFIGURATION, None, 0), child)
 
         if log is not None:
             log.handed_over()
@@ -307,7 +307,7 @@ class Runner:
 
     # --- the end
 
-    def _finish(self, ended: Ended, child: Child) -> int:
+    def _finish(self, ended: ChildEnd, child: Child) -> int:
         self._read_stats()
         self._count_feeds(FEED_STOP_SECONDS if child.stop_asked else FEED_END_SECONDS)
         if self._state is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import contract, reported
 from .changes import changed_since
-from .held import Held, NotOurs
+from .held import HeldFolder, NotOurs
 from .item_reader import KEYS_MAX, Keys
 
 JOB = "job"
@@ -61,7 +61,7 @@ class JobState:
         os.makedirs(self._path, exist_ok=True)
         marker = contract.read(self._marker)
         saved_at = 0.0 if marker is None else os.path.getmtime(self._marker)
-        parent = Held(self._path)
+        parent = HeldFolder(self._path)
         parent.unlink(MARKER)
         if not os.path.isdir(self.folder) or os.path.islink(self.folder):
             parent.set_aside(JOB)
@@ -133,7 +133,7 @@ class KeptKeys:
         data = None
         if resume:
             with contextlib.suppress(OSError, NotOurs):
-                data = Held(self._path).read(KEYS, 8 * KEYS_MAX)
+                data = HeldFolder(self._path).read(KEYS, 8 * KEYS_MAX)
         data = data or b""
         self._earlier = array("Q", data[: len(data) // 8 * 8])
 
@@ -146,7 +146,7 @@ class KeptKeys:
     def save(self) -> None:
         """Write the keys that came since the last call."""
         with contextlib.suppress(OSError, NotOurs):  # as far as there is room
-            handle = Held(self._path).lockable(KEYS)
+            handle = HeldFolder(self._path).lockable(KEYS)
             try:
                 count = os.pwrite(handle, self._unsaved, self._size) // 8
                 self._size += 8 * count

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import DeploymentExpired
 from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.protocols import Catalogue
-from crawler_lifecycle.ports.runs import Deployed
+from crawler_lifecycle.ports.runs import DeployedTask
 from crawler_lifecycle.web.origins import Check, programs_only
 from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, service
 from crawler_lifecycle.web.serving import BodyLimit, Guard, bearer, unauthorised
@@ -133,7 +133,7 @@ def _known_programs(token: str | None, programs: Check) -> Check:
     return check
 
 
-def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[Deployed]:
+def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[DeployedTask]:
     """Deploy the tasks of a call and return each with its result. Blocks. Raises ``Problem`` and domain errors."""
     crawler = catalogue.get(call.crawler)
     if crawler is None:

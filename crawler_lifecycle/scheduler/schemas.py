@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 
 #: Most tasks in one call.
 TASKS_MAX = 500
@@ -84,7 +84,7 @@ class DeploymentAnswer(BaseModel):
     A ``deferred`` task may be sent again, a ``refused`` task is final. Both have a reason.
     """
 
-    tasks: list[Deployed]
+    tasks: list[DeployedTask]
 
 
 class CrawlerList(BaseModel):

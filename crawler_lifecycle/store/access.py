@@ -113,7 +113,7 @@ def _known(conn: Connection, rows: Sequence[AccessRow]) -> Mapping[tuple[str | N
         names: set[Any] = {row.subject for row in rows if row.kind == kind and row.subject}
         if column.primary_key:
             names = {whole(name) for name in names} - {None}
-        uid = [one.label("uid") for one in columns if one.name == f"{kind}_uid"]  # a schedule has none
+        uid = [column.label("uid") for column in columns if column.name == f"{kind}_uid"]  # a schedule has none
         query = select(column.label("key"), columns.project, *uid)
         found |= {(kind, str(row["key"])): row for row in rows_in(conn, query, column, names)}
     return found

@@ -29,7 +29,7 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audits.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
+from crawler_lifecycle.domain.audits.audit import AuditReport, OpenWorkflow, UnknownDecision, WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -179,7 +179,7 @@ class Workflows:
         await self._start(names.EVENT_WORKFLOW, [key], names.event_workflow_id(key))
 
     async def audit(
-        self, repair: bool, wait_s: float, unknown: Unknown = Unknown.LEAVE
+        self, repair: bool, wait_s: float, unknown: UnknownDecision = UnknownDecision.LEAVE
     ) -> tuple[str, AuditReport | None]:
         """Start an audit, or find one of the same kind open. Return its first run id and its report.
 
@@ -190,7 +190,7 @@ class Workflows:
         handle = await self._start(
             names.AUDIT_WORKFLOW,
             [AuditOrder(repair, unknown)],
-            f"{names.AUDIT_SCHEDULE}/{kind if unknown is Unknown.LEAVE else f'{kind}-{unknown}'}",
+            f"{names.AUDIT_SCHEDULE}/{kind if unknown is UnknownDecision.LEAVE else f'{kind}-{unknown}'}",
             task_queue=names.QUEUE_AUDIT,
             execution_timeout=AUDIT_LIFE,
             result_type=AuditReport,

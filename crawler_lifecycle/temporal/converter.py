@@ -2,8 +2,8 @@
 
 The SDK decodes payloads before our code runs. An exception there fails the workflow task on every retry. A single
 signal in an unknown encoding would block a run for ever. Unknown heartbeat details would fail an activity permanently.
-Therefore an unreadable payload becomes ``Undecoded`` where no type is expected: input, signals, updates, heartbeats and
-details of failures. The code that reads it decides. Where a type is expected, decoding raises.
+Therefore an unreadable payload becomes ``UndecodedPayload`` where no type is expected: input, signals, updates,
+heartbeats and details of failures. The code that reads it decides. Where a type is expected, decoding raises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import CompositePayloadConverter
 
-from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.domain.undecoded import UndecodedPayload
 
 #: Encoding of an encrypted payload, and the metadata field in which a codec writes why it could not decrypt one.
 ENCRYPTED = b"binary/encrypted"
@@ -27,21 +27,21 @@ _WHY_MAX = 200
 _ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
-def describe(payload: Payload, error: Exception) -> Undecoded:
+def describe(payload: Payload, error: Exception) -> UndecodedPayload:
     """Return the reason why a payload cannot be read, with the cure."""
     encoding = payload.metadata.get("encoding", b"")
     if encoding == ENCRYPTED:
         why = payload.metadata.get(WHY, b"it is encrypted, and this process has no key; set LIFECYCLE_PAYLOADS__KEYS")
-        return Undecoded(why.decode("utf-8", "replace"), locked=True)
+        return UndecodedPayload(why.decode("utf-8", "replace"), locked=True)
     if isinstance(error, KeyError):
         shown = encoding.decode("utf-8", "replace")
-        return Undecoded(f"its encoding {shown[:60]!r} is unknown; send JSON, with the encoding json/plain")
+        return UndecodedPayload(f"its encoding {shown[:60]!r} is unknown; send JSON, with the encoding json/plain")
     words = " ".join(str(error).split())
-    return Undecoded(f"it cannot be decoded ({type(error).__name__}: {words})"[:_WHY_MAX] + "; send JSON")
+    return UndecodedPayload(f"it cannot be decoded ({type(error).__name__}: {words})"[:_WHY_MAX] + "; send JSON")
 
 
 class TolerantPayloadConverter(PydanticPayloadConverter):
-    """Pydantic's converter. Where no type is expected, it returns ``Undecoded`` for an unreadable payload."""
+    """Pydantic's converter. Where no type is expected, it returns ``UndecodedPayload`` for an unreadable payload."""
 
     def __init__(self) -> None:
         CompositePayloadConverter.__init__(self, *_ENCODINGS)

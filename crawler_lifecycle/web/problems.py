@@ -198,7 +198,7 @@ def _on_parameters(request: Request, error: Exception) -> Response:
     return invalid(error.errors(), {}, skip=1).response()
 
 
-class _Documented(APIRoute):
+class _DocumentedRoute(APIRoute):
     """A route whose OpenAPI entry describes the body that its ``JsonBody`` reads.
 
     The id of its operation is the name of the function, ``startRun`` for ``start_run``, unless it is given.
@@ -219,7 +219,7 @@ def service(
     ``describe`` may add facts about this app to the OpenAPI document. ``options`` are passed on to ``FastAPI``.
     """
     app = FastAPI(title=title, version=version, redirect_slashes=False, docs_url=None, redoc_url=None, **options)
-    app.router.route_class = _Documented
+    app.router.route_class = _DocumentedRoute
     for kind in (Problem, LifecycleError):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http)

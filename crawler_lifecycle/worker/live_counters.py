@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.cluster import Observer
-from crawler_lifecycle.ports.looks import Counted
+from crawler_lifecycle.ports.looks import LiveCounters
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 
 #: Seconds between two turns. Together with the duration of a turn, a counter is recorded within 5 s.
@@ -67,7 +67,7 @@ class Counting:
             return
         read = self.observer.counted()
         now = self.clock()
-        news = defaultdict[RunRef, list[Counted]](list)
+        news = defaultdict[RunRef, list[LiveCounters]](list)
         for one in read:
             known = self._written.get(_key(one))
             if known is not None and known[0] == one.counters:
@@ -84,7 +84,7 @@ class Counting:
         if error is not None:
             raise error
 
-    def _write(self, run: RunRef, counted: Sequence[Counted], now: float) -> None:
+    def _write(self, run: RunRef, counted: Sequence[LiveCounters], now: float) -> None:
         for start in range(0, len(counted), PAGE):
             page = counted[start : start + PAGE]
             # The database may be restored or a different one, and lack the run: audits report that.
@@ -93,5 +93,5 @@ class Counting:
             self._written |= {_key(one): (one.counters, now) for one in page}
 
 
-def _key(one: Counted) -> _Key:
+def _key(one: LiveCounters) -> _Key:
     return one.run, one.attempt, one.index

@@ -20,7 +20,7 @@ from datetime import datetime
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clock import Clock, utc_now
-from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
+from crawler_lifecycle.domain.audits.audit import LiveRun, ReportedFinding
 from crawler_lifecycle.domain.audits.overdue import SEARCH_S, overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.domain.names import workflow_id
@@ -53,7 +53,7 @@ class Overdue:
     """
 
     store: OverdueStore
-    take_over: Callable[[LiveRun], Reported | None]
+    take_over: Callable[[LiveRun], ReportedFinding | None]
     wake: Callable[[str], Awaitable[bool]]
     searches: Sequence[Callable[[], int]] = ()
     note: Callable[[LiveRun], bool] = lambda run: False

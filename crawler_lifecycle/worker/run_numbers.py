@@ -30,7 +30,7 @@ AGAIN_S = 60.0
 
 
 @dataclass
-class Known:
+class KnownNumbers:
     """Answers of the sources: the highest run id of each, or the reason why it gave none."""
 
     highest: dict[str, int] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class Known:
         return [f"{name} knows run {number}" for name, number in sorted(self.highest.items()) if number > newest]
 
 
-def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = None) -> Known:
+def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = None) -> KnownNumbers:
     """Ask all sources at once for run ids above ``newest``. Raises nothing.
 
     A source that does not answer within ``limit_s`` seconds is reported as unanswered.
     """
-    known = Known(troubles=dict.fromkeys(sources, f"no answer within {limit_s or FOR_EVER_S:g} s"))
+    known = KnownNumbers(troubles=dict.fromkeys(sources, f"no answer within {limit_s or FOR_EVER_S:g} s"))
     asking = Abreast[str, int](lambda name: sources[name].highest_run(newest), slow_s=limit_s or FOR_EVER_S)
     for name, answer in asking.over(sources):
         if isinstance(answer, int):
@@ -65,7 +65,9 @@ def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = N
     return known
 
 
-def bring_forward(store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit_s: float | None = None) -> Known:
+def bring_forward(
+    store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit_s: float | None = None
+) -> KnownNumbers:
     """Ask all sources, and raise the counter above their highest run id. Raises ``StoreUnavailable``."""
     newest = store.newest_run_id()
     known = ask(sources, newest, limit_s)
@@ -116,7 +118,7 @@ class Numbers:
         try:
             known = bring_forward(self._store, self._left)
         except LifecycleError as error:
-            known = Known(troubles=dict.fromkeys(self._left, f"the database: {error}"))
+            known = KnownNumbers(troubles=dict.fromkeys(self._left, f"the database: {error}"))
         self._troubles = known.troubles
         self._left = {name: source for name, source in self._left.items() if name in known.troubles}
         if self._left:

@@ -26,7 +26,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from crawler_lifecycle.activities.audits.audit import AuditActivities, CloseAudit
 from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart, Source
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audits.audit import LOST, AuditReport, FindingKind, Unknown, most_urgent
+from crawler_lifecycle.domain.audits.audit import LOST, AuditReport, FindingKind, UnknownDecision, most_urgent
 from crawler_lifecycle.features import FEATURES
 
 from .calls import MustLeave, WithoutSignals, call, may_leave, reason
@@ -55,7 +55,7 @@ class AuditOrder:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     repair: bool = False
-    unknown: Unknown = Unknown.LEAVE
+    unknown: UnknownDecision = UnknownDecision.LEAVE
 
 
 @dataclass

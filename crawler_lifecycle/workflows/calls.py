@@ -43,7 +43,7 @@ HISTORY_MOST = 7_200
 HISTORY_BYTES_MOST = 16 * 2**20
 
 
-class Interrupted(Exception):
+class StepInterrupted(Exception):
     """Something more important came while a step waited for an activity. The step is repeated later."""
 
 
@@ -101,9 +101,9 @@ async def call(
 ) -> R:
     """Call an activity and return its answer.
 
-    Raises ``Interrupted`` as soon as ``wake()`` returns true or ``seconds`` have passed. Raises ``MustLeave`` if the
-    workflow must continue as new at once. Raises ``NotTaken`` if no worker took the activity in ``taken_s``, or if the
-    worker of ``queue`` died or failed with it. An error of the domain keeps its type.
+    Raises ``StepInterrupted`` as soon as ``wake()`` returns true or ``seconds`` have passed. Raises ``MustLeave`` if
+    the workflow must continue as new at once. Raises ``NotTaken`` if no worker took the activity in ``taken_s``, or if
+    the worker of ``queue`` died or failed with it. An error of the domain keeps its type.
 
     An interrupted activity is asked to cancel, and nobody waits for it, because it may hang. It does no harm later,
     because activities are idempotent and fenced. If an answer cannot be read (from another build or a foreign worker),
@@ -125,12 +125,12 @@ async def call(
         if seconds is not None:
             left = seconds - (workflow.now() - began).total_seconds()
             if left <= 0:
-                raise Interrupted
+                raise StepInterrupted
 
 
 async def _once(method: Callable[[Any, A], R], arg: A, wake: Condition, seconds: float | None, options: Options) -> R:
     if wake():
-        raise Interrupted
+        raise StepInterrupted
     if must_leave():
         raise MustLeave
     handle = start(method, arg, **options)
@@ -141,7 +141,7 @@ async def _once(method: Callable[[Any, A], R], arg: A, wake: Condition, seconds:
         raise
     if not handle.done():
         abandon([handle])
-        raise Interrupted
+        raise StepInterrupted
     return await _answer(method, handle, elsewhere=options.get("queue") is not None)
 
 

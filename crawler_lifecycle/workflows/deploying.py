@@ -11,7 +11,7 @@ from temporalio import workflow
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities, DeployReport
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 
-from .calls import Interrupted, call, may_leave
+from .calls import StepInterrupted, call, may_leave
 from .state import RunState
 from .steps import gap
 
@@ -85,7 +85,7 @@ class Deploying:
                 s.pages_deployed += 1
                 if s.looks > looks:  # the counts of a look at the same time may be newer
                     s.counts = await call(ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless)
-            except Interrupted:
+            except StepInterrupted:
                 return
             s.in_line = report.in_line
             if not report.offered:

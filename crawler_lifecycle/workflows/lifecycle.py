@@ -24,7 +24,7 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities, RecordStop
 from crawler_lifecycle.activities.completion import CompletionActivities
-from crawler_lifecycle.activities.deployment import DeploymentActivities, MainJob, Requeue, Started
+from crawler_lifecycle.activities.deployment import DeploymentActivities, MainJob, Requeue, StartReport
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.retries import RetryActivities
@@ -45,7 +45,7 @@ from crawler_lifecycle.domain.run import (
 from crawler_lifecycle.domain.waiting import retry_wait
 from crawler_lifecycle.ports.runs import Fence, Owner
 
-from .calls import Interrupted, MustLeave, call, look_away, may_leave, pause
+from .calls import MustLeave, StepInterrupted, call, look_away, may_leave, pause
 from .deploying import Deploying
 from .requests import read_carried, read_update, refused, workflow_input
 from .state import RunState
@@ -181,7 +181,7 @@ class CrawlerLifecycleWorkflow:
                     await self._look_back()
                 else:
                     await self._attend()
-            except Interrupted:
+            except StepInterrupted:
                 continue
         publish(s)
         return await self._complete()
@@ -301,7 +301,7 @@ class CrawlerLifecycleWorkflow:
         order = MainJob(s.fence, s.limits.start_check_s, alone)
         try:
             main = await call(DeploymentActivities.get_main_job_status, order, wake=self._woken, seconds=until_turn(s))
-        except Interrupted:
+        except StepInterrupted:
             return False
         if not main.ended:
             s.counts = main.counts or s.counts
@@ -333,7 +333,7 @@ class CrawlerLifecycleWorkflow:
         now = workflow.now()
         s.rung, soon = 0, now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s))
         s.next_look_at = min(s.next_look_at or soon, soon)
-        started = Started(s.fence, at, s.next_look_at)
+        started = StartReport(s.fence, at, s.next_look_at)
         s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
         s.started_at = min(max(at or now, s.since or now), now)
         s.stage = Stage.RECONCILIATION
@@ -437,7 +437,7 @@ class CrawlerLifecycleWorkflow:
         """Do a step of a stop, and log repeated stops in parallel.
 
         Repeated stops never interrupt the step. If they fill the history and ``leave`` is true, this raises
-        ``Interrupted``, and the next execution does the step again.
+        ``StepInterrupted``, and the next execution does the step again.
         """
         s = self._s
         task = asyncio.create_task(step)
@@ -455,8 +455,8 @@ class CrawlerLifecycleWorkflow:
                 if over() or not (full() or s.inbox.heard):
                     return await task
                 if full():
-                    raise Interrupted
-                with suppress(Interrupted), s.inbox.taken() as heard:
+                    raise StepInterrupted
+                with suppress(StepInterrupted), s.inbox.taken() as heard:
                     order = RecordStop(s.fence, heard)
                     await call(CancellationActivities.add_cancellation_log_to_db, order, wake=over)
         finally:

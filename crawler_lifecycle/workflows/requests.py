@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, shown
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, in_our_words
-from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.domain.undecoded import UndecodedPayload
 from crawler_lifecycle.domain.unknown import advise, names_at
 
 A = TypeVar("A")
@@ -50,7 +50,7 @@ def read_input(kind: type[A], value: object) -> A:
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
-    if isinstance(value, Undecoded):
+    if isinstance(value, UndecodedPayload):
         raise undecoded(_words(kind)[0], value)
     return value if isinstance(value, kind) else read_update(kind, value)
 
@@ -73,7 +73,7 @@ def _refuse_cron(value: object) -> None:
 def read_update(kind: type[A], value: object) -> A:
     """Read the payload of an update strictly. Raises ``ApplicationError`` as ``read_input`` does."""
     what, missing = _words(kind)
-    if isinstance(value, Undecoded):
+    if isinstance(value, UndecodedPayload):
         raise invalid(f"{what}: {value}")
     if value is None:
         raise invalid(f"{what}: missing; {missing}")
@@ -113,7 +113,7 @@ def read_carried(
 def _carried(kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[object]) -> S:
     if surplus:
         raise invalid(f"input: {2 + len(surplus)} payloads are not allowed; give one")
-    if isinstance(value, Undecoded):
+    if isinstance(value, UndecodedPayload):
         raise undecoded("the second payload", value)
     try:
         return new if value is None else kind.validate_python(value)
@@ -127,7 +127,7 @@ def refused(text: str) -> ApplicationError:
     return ApplicationError(text, type=NotInThisState.code, non_retryable=True)
 
 
-def undecoded(what: str, value: Undecoded) -> Exception:
+def undecoded(what: str, value: UndecodedPayload) -> Exception:
     """Return the error for a payload that cannot be read.
 
     If only the key is missing, the error is a ``RuntimeError``: the workflow waits until a worker has the key.

@@ -29,11 +29,11 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     Trigger,
 )
-from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.domain.undecoded import UndecodedPayload
 from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.runs import Fence, Resting, RunHandle
 
-from .calls import Interrupted, MustLeave
+from .calls import MustLeave, StepInterrupted
 
 NOTES_MAX = 20
 #: The most stops that wait for their record. With the longest texts they still fit into one message of Temporal.
@@ -108,7 +108,7 @@ class Inbox:
         self.changed = False
         try:
             yield heard
-        except (Interrupted, MustLeave):
+        except (StepInterrupted, MustLeave):
             self.heard, self.changed = [*heard, *self.heard], changed or self.changed
             raise
 
@@ -171,8 +171,8 @@ class Inbox:
         try:
             value = converter.from_payload(args[0].payload)
         except Exception as error:  # a decoder may raise any error for a foreign payload; the stop still counts
-            value = Undecoded(f"{type(error).__name__}")
-        if isinstance(value, Undecoded):
+            value = UndecodedPayload(f"{type(error).__name__}")
+        if isinstance(value, UndecodedPayload):
             self.note(f"payload of signal {name!r} could not be read, the signal counts: {value}")
             return {}
         if value is None:

@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.runs import Fence
 
-from .calls import Condition, Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start
+from .calls import Condition, MustLeave, StepInterrupted, call, fire_and_forget, history_full, pause, reason, start
 from .requests import refused
 from .state import REASON_MAX, Attributes, Inbox, RunState
 
@@ -91,7 +91,7 @@ def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
 async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> LookAnswer:
     """Do one look and apply its changes. Without changes it needs only two activities.
 
-    Raises ``Interrupted`` when a stop comes, or when the current stop changes.
+    Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
     """
     control = s.stop_wanted()
     pages = s.pages_deployed
@@ -140,7 +140,7 @@ async def fetch_details(s: RunState, text: str, *, control: bool, wake: Conditio
 async def catch_up(s: RunState) -> AliveTasks:
     """Count the tasks after a look that was recorded without the workflow, which need not look again.
 
-    Raises ``Interrupted`` when a stop comes, or when the current stop changes.
+    Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
     """
     control = s.stop_wanted()
     wake = s.stop_changed if control else s.stop_wanted
@@ -150,7 +150,7 @@ async def catch_up(s: RunState) -> AliveTasks:
         found = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
         if found.details:
             await fetch_details(s, f"{found.details} tasks ended", control=control, wake=wake)
-    except Interrupted:
+    except StepInterrupted:
         s.inbox.look_recorded = True
         raise
     s.counts = found.counts
@@ -164,7 +164,7 @@ async def ask_to_end(s: RunState) -> None:
     """Ask each active task to end that was not asked yet; a forced stop kills every remaining task.
 
     One activity handles as many tasks as it has time for, and records each. So a run of any size needs few events. If
-    the cluster does not answer, the next turn asks again. Raises ``Interrupted`` when the stop changes.
+    the cluster does not answer, the next turn asks again. Raises ``StepInterrupted`` when the stop changes.
     """
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
@@ -174,7 +174,7 @@ async def ask_to_end(s: RunState) -> None:
         soonest = s.asked_at or (workflow.now() if s.unasked else None)
         try:
             report = await call(method, s.fence, control=True, wake=s.stop_changed, seconds=ASK_WINDOW_S)
-        except Interrupted:
+        except StepInterrupted:
             if s.stop_changed():
                 raise
             return  # the cluster did not answer in time
@@ -196,7 +196,7 @@ async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | Non
 
     try:
         return await call(method, s.fence, wake=overtaken)
-    except Interrupted:
+    except StepInterrupted:
         return None
     except (ActivityError, ApplicationError) as error:
         s.inbox.note(f"{method.__name__} gave up: {reason(error)}")
@@ -255,7 +255,7 @@ async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> 
     return life.result()
 
 
-class Published(Protocol):
+class PublishedState(Protocol):
     """The state of a workflow that the Temporal UI can show."""
 
     published: dict[str, str]
@@ -265,7 +265,7 @@ class Published(Protocol):
     def details(self) -> str: ...
 
 
-def publish(s: Published) -> None:
+def publish(s: PublishedState) -> None:
     """Update the Temporal UI: the changed search attributes, and the details."""
     known = [(key, value) for key, value in s.search_attributes() if value is not None]
     # Texts of crawlers, classes and manual edits are cut: Temporal ends a workflow with too long a search attribute.

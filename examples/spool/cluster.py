@@ -34,9 +34,9 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, told_exit
 from crawler_lifecycle.ports.cluster import Changed
 from crawler_lifecycle.ports.files import FileSource, LogPart
-from crawler_lifecycle.ports.looks import Counted, Details, Look, ObserverHealth
+from crawler_lifecycle.ports.looks import Details, LiveCounters, Look, ObserverHealth
 from crawler_lifecycle.ports.protocols import TaskBundles
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.process_contract import contract_of
 
 from . import keeper
@@ -76,12 +76,12 @@ class Spool:
 
     # --- Deployer
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         self.place([deployment.place] if deployment.place is not None else [])
         with self._reading():
             return [self._deploy(deployment, crawler, task) for task in deployment.tasks]
 
-    def _deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
+    def _deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> DeployedTask:
         name = _name(deployment.run, task.index, deployment.attempt)
         folder = self._folder(deployment.run, task.index, deployment.attempt)
         expired = DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
@@ -90,7 +90,7 @@ class Spool:
             try:
                 spec = self._spec(deployment, crawler, task, folder)
             except InvalidRequest as why:
-                return Deployed(task.index, "refused", name, reason=str(why))
+                return DeployedTask(task.index, "refused", name, reason=str(why))
             if datetime.now(UTC) >= deployment.expires_at:
                 raise expired
             (folder / "files").mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class Spool:
                 raise expired
             if code:
                 raise ClusterUnavailable(f"the keeper of {folder} did not start (exit {code})")
-        return Deployed(task.index, state, name, (_read(folder / keeper.SPEC) or {})["uid"])
+        return DeployedTask(task.index, state, name, (_read(folder / keeper.SPEC) or {})["uid"])
 
     def _spec(
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path
@@ -305,9 +305,9 @@ class Spool:
     def health(self) -> ObserverHealth:
         return self._health
 
-    def counted(self) -> list[Counted]:
+    def counted(self) -> list[LiveCounters]:
         said = [(task, _counters(self._folder(task.run, task.index, task.attempt))) for task in self.inventory()]
-        return [Counted(t.run, t.attempt, t.index, *counted) for t, counted in said if counted[0] != Counters()]
+        return [LiveCounters(t.run, t.attempt, t.index, *counted) for t, counted in said if counted[0] != Counters()]
 
     # --- folders
 

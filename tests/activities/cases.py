@@ -11,10 +11,10 @@ from typing import Any
 from crawler_lifecycle.activities.audits.audit import CloseAudit
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.cancellation import RecordStop
-from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
+from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, StartReport
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import Sync
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, UnknownDecision
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import archive_key, event_key
@@ -242,7 +242,7 @@ def _started(w: World, status: Any) -> None:
 def _prepare_start(w: World) -> Any:
     fence = w.deployed()
     w.store.deployment.note_waiting(fence, "waiting: 4 of 4 slots in use")
-    return Started(fence, w.now, w.now + timedelta(minutes=1))
+    return StartReport(fence, w.now, w.now + timedelta(minutes=1))
 
 
 def _told_started(w: World, _: Any) -> None:
@@ -591,7 +591,7 @@ def _prepare_ghost(w: World) -> AuditPage:
     task = QueuedTask(7, 0, {})
     soon = w.now + timedelta(minutes=1)
     w.cluster.deploy(Deployment(run_ref(77), 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS[0])
-    return replace(_after_grace(w, "audit_cluster"), unknown=Unknown.END)
+    return replace(_after_grace(w, "audit_cluster"), unknown=UnknownDecision.END)
 
 
 def _ghost_ended(w: World, part: Any) -> None:
@@ -641,7 +641,7 @@ def _begun(w: World, part: Any) -> None:
 
 def _prepare_rowless(w: World) -> AuditPage:
     w.directory.workflows = [OpenWorkflow("cli/x", "chain-9", w.now, 99, "u")]
-    return replace(_after_grace(w, "audit_workflows"), unknown=Unknown.END)
+    return replace(_after_grace(w, "audit_workflows"), unknown=UnknownDecision.END)
 
 
 def _terminated(w: World, part: Any) -> None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
-from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow, UnknownDecision
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.features.graphs.activities.batches import BatchOrder
@@ -286,7 +286,7 @@ def _woken(w: World, part: Any) -> None:
 def _rowless(w: World) -> AuditPage:
     _made(w)
     w.directory.workflows = [OpenWorkflow(f"graph/{key}", "chain-9", w.now, of_parent=True) for key in ("x", "nightly")]
-    return replace(_after_grace(w, "audit_workflows"), unknown=Unknown.END)
+    return replace(_after_grace(w, "audit_workflows"), unknown=UnknownDecision.END)
 
 
 def _terminated(w: World, part: Any) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
-from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow, UnknownDecision
 from crawler_lifecycle.domain.names import ended_key, manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.features.managers.activities.managing import AddManagerJobs, EndManager, NoteManager
-from crawler_lifecycle.features.managers.domain.manager import Added, Decision, Job, Picked
+from crawler_lifecycle.features.managers.domain.manager import AddedJob, Decision, Job, PickedJob
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Owner
 from tests.activities.cases import DELIVERED_AGAIN, GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _after_grace, _nothing
@@ -49,8 +49,8 @@ def _picked(w: World, good: int = 2) -> ManagerFence:
     fence = _claimed(w)
     w.store.managers.new_generation(fence, "print", 0)
     jobs = [*_jobs(good), Job("nobody")]
-    added = [Added(-n, job) for n, job in enumerate(jobs, 1)]
-    picked = [Picked(-n, n, job) for n, job in enumerate(jobs, 1)]
+    added = [AddedJob(-n, job) for n, job in enumerate(jobs, 1)]
+    picked = [PickedJob(-n, n, job) for n, job in enumerate(jobs, 1)]
     w.store.managers.commit_decision(fence, Decision(added=added, picked=picked))
     return fence
 
@@ -172,7 +172,7 @@ def _begun(w: World, part: Any) -> None:
 
 def _rowless(w: World) -> AuditPage:
     w.directory.workflows = [OpenWorkflow("manager/nobody/f1", "chain-9", w.now, of_parent=True)]
-    return replace(_after_grace(w, "audit_workflows"), unknown=Unknown.END)
+    return replace(_after_grace(w, "audit_workflows"), unknown=UnknownDecision.END)
 
 
 def _terminated(w: World, part: Any) -> None:

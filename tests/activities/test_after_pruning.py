@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
+from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, StartReport
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
@@ -77,7 +77,7 @@ def test_it_is_resumed_to_its_end_and_pruned_again(world: World, fence: Fence) -
     world.call("run_onetime_crawler", Deploy(second, None))
     world.forward(0.5)
     world.call("get_main_job_status", MainJob(second, 6))
-    world.call("update_run_started", Started(second, world.now, world.now + timedelta(minutes=1)))
+    world.call("update_run_started", StartReport(second, world.now, world.now + timedelta(minutes=1)))
     assert prune(world) == 0, "it is live"
     world.forward(30)
     world.round(second)

@@ -10,7 +10,7 @@ from crawler_lifecycle.activities.deployment import Deploy
 from crawler_lifecycle.domain.names import graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.features.graphs.activities.graphs import AdvanceGraph
 from crawler_lifecycle.features.graphs.ports import GraphFence
-from crawler_lifecycle.features.managers.domain.manager import Added, Decision, Job, Picked
+from crawler_lifecycle.features.managers.domain.manager import AddedJob, Decision, Job, PickedJob
 from crawler_lifecycle.features.managers.ports import ManagerFence
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.features.schedules.ports import DueOrder
@@ -66,7 +66,7 @@ def manage(w: World) -> None:
     fence = ManagerFence(1, 1, owner.first_run_id)
     w.store.managers.new_generation(fence, "print", 0)
     job = Job("books")
-    w.store.managers.commit_decision(fence, Decision(added=[Added(-1, job)], picked=[Picked(-1, 1, job)]))
+    w.store.managers.commit_decision(fence, Decision(added=[AddedJob(-1, job)], picked=[PickedJob(-1, 1, job)]))
     w.call("begin_manager_runs", fence)
 
 

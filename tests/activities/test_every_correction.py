@@ -18,7 +18,7 @@ from typing import Protocol
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.deployment import MainJob, Started
+from crawler_lifecycle.activities.deployment import MainJob, StartReport
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain import task as task_rules
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
@@ -160,7 +160,7 @@ def executing(world: World, hands: Hands, due_s: float = 60) -> Fence:
         except ApplicationError:
             time.sleep(0.02)
     now = world.clock()
-    world.call("update_run_started", Started(fence, now, now + timedelta(seconds=due_s)))
+    world.call("update_run_started", StartReport(fence, now, now + timedelta(seconds=due_s)))
     assert world.statuses() == ["RUNNING"]
     return fence
 

@@ -26,9 +26,9 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.values import decode, packed, to_json, unpacked
 from crawler_lifecycle.features.graphs.activities import batches as graph_batches
 from crawler_lifecycle.features.graphs.activities.batches import BatchOrder, GraphBatchActivities
-from crawler_lifecycle.features.graphs.domain.engine import Picked
+from crawler_lifecycle.features.graphs.domain.engine import PickedSteps
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
-from crawler_lifecycle.features.graphs.ports import Done, StepWork
+from crawler_lifecycle.features.graphs.ports import ExecutionEnd, StepWork
 from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.features.user_code.functions import Functions
 from crawler_lifecycle.features.user_code.process import Rules
@@ -161,7 +161,7 @@ class Bench:
     def call(self, graph: Graphed, batch: int) -> None:
         self.environment.run(self.activities.run_graph_batch, BatchOrder(graph.fence, batch))
 
-    def run(self, graph: Graphed, picked: Picked | None = None) -> int:
+    def run(self, graph: Graphed, picked: PickedSteps | None = None) -> int:
         """Until nothing is left to call; how many calls there were."""
         calls, picked = 0, picked or graph.advance()
         while picked.batches and calls < 100:
@@ -220,7 +220,7 @@ def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pyte
     begun: list[int] = []
     record = bench.world.store.graphs.record
 
-    def counted(fence: Any, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+    def counted(fence: Any, done: Sequence[ExecutionEnd], begin: Sequence[StepWork] = ()) -> set[int]:
         begun.append(len(begin))
         return record(fence, done, begin)
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.errors import CallTooLarge
 from crawler_lifecycle.domain.run import TASK_BYTES_MAX
-from crawler_lifecycle.ports.runs import Deployed, Fence
+from crawler_lifecycle.ports.runs import DeployedTask, Fence
 from crawler_lifecycle.scheduler.app import BODY_MAX, create_app
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import CRAWLERS, World
@@ -115,6 +115,6 @@ def test_what_is_offered_is_what_one_call_carries(world: World) -> None:
         seen.append([task.index for task in tasks])
         size = sum(len(json.dumps(task.args)) for task in tasks)
         assert size <= OFFER_BYTES_MAX or len(tasks) == 1
-        answers = [Deployed(task.index, "created", f"n{task.index}", f"u{task.index}") for task in tasks]
+        answers = [DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}") for task in tasks]
         world.store.deployment.record_deployed(fence, "local", answers, world.clock())
     assert seen == [[0, 1, 2, 3], [4, 5, 6], [7], [8]]

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.features.managers.activities.cycles import _Cycle
 from crawler_lifecycle.features.managers.domain.manager import (
-    Added,
+    AddedJob,
     Decision,
-    Hooked,
     HookFailed,
+    HookReport,
     Job,
     Page,
-    Picked,
+    PickedJob,
     SourceItem,
 )
 from crawler_lifecycle.features.managers.ports import ManagerFence
@@ -70,11 +70,11 @@ def test_any_question_is_answered_or_refused(bench: Bench, data: st.DataObject) 
 
 REPLY = asdict(
     Decision(
-        hooked=[Hooked(1, 1, False)],
+        hooked=[HookReport(1, 1, False)],
         failed=[HookFailed(2, 1, "it raised")],
-        added=[Added(-1, Job("shop", {"page": "7"}), seq=9, retry=1, retry_of="1", not_before=5.0)],
+        added=[AddedJob(-1, Job("shop", {"page": "7"}), seq=9, retry=1, retry_of="1", not_before=5.0)],
         delayed=[3],
-        picked=[Picked(4, 3, Job("shop", {"page": "4"}), "k")],
+        picked=[PickedJob(4, 3, Job("shop", {"page": "4"}), "k")],
         state={"a": 1},
         stats={"n": 1.0},
         close_reason="enough",

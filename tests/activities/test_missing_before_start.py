@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.deployment import MainJob, MainJobReport, Started
+from crawler_lifecycle.activities.deployment import MainJob, MainJobReport, StartReport
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import ALIVE
-from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence
 from crawler_lifecycle.settings import ClusterSettings
 from tests.activities.world import World
 from tests.clusters.kubernetes.looks.world import CRAWLER
@@ -35,7 +35,7 @@ class Stage:
         kubernetes.stand_still()
         self.forward(0)
 
-    def deploy(self, deployment: Deployment) -> list[Deployed]:
+    def deploy(self, deployment: Deployment) -> list[DeployedTask]:
         return self._deployer.deploy(deployment, CRAWLER)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Stage:
 
     def goes_on(self, fence: Fence) -> None:
         """What the workflow does when the main task needs no more waiting."""
-        self.world.call("update_run_started", Started(fence, None, self.world.now))
+        self.world.call("update_run_started", StartReport(fence, None, self.world.now))
         self.world.round(fence)
 
 

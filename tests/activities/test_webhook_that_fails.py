@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.features.webhooks.activities import FAILED_MAX, PAGE, Followed
+from crawler_lifecycle.features.webhooks.activities import FAILED_MAX, PAGE, FollowEnd
 from crawler_lifecycle.features.webhooks.domain.definition import GIVE_UP_S
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.activities.webhook_cases import ORDER, fails_for, made, row
@@ -19,7 +19,7 @@ def tell(world: World, fence: Fence, number: int) -> int:
 def test_after_a_day_it_is_paused_with_the_reason(world: World) -> None:
     made(world)
     since = world.now
-    assert fails_for(world, GIVE_UP_S).how is Followed.PAUSED
+    assert fails_for(world, GIVE_UP_S).how is FollowEnd.PAUSED
     assert row(world).failing_since == since
     stuck = row(world).through_seq + 1
     assert row(world).pause_reason == f"event {stuck} was not accepted for a day: the receiver answered 503: closed"
@@ -30,9 +30,9 @@ def test_before_that_it_is_tried_again_and_then_forgiven(world: World) -> None:
     with pytest.raises(NotDelivered, match="503"):
         fails_for(world, GIVE_UP_S - 1)
     world.webhooks.fails = None
-    assert world.call("follow_webhook", ORDER).how is Followed.ON
+    assert world.call("follow_webhook", ORDER).how is FollowEnd.ON
     assert (row(world).failing_since, row(world).paused_at) == (None, None)
-    assert world.call("follow_webhook", ORDER).how is Followed.ON
+    assert world.call("follow_webhook", ORDER).how is FollowEnd.ON
     assert len(world.webhooks.sent) == len({one.seq for one in world.webhooks.sent})
 
 
@@ -46,7 +46,7 @@ def test_a_message_that_cannot_be_made_fails_alone(world: World, caplog: pytest.
     good = [tell(world, well, number) for number in range(3)]
     world.webhooks.fails, world.webhooks.fails_for = RuntimeError("no header for it"), f"runs/{odd.run_id}"
     found = world.call("follow_webhook", ORDER)
-    assert (found.how, found.stuck_seq) == (Followed.FAILING, found_of(world, odd)[0])
+    assert (found.how, found.stuck_seq) == (FollowEnd.FAILING, found_of(world, odd)[0])
     assert set(good) <= {one.seq for one in world.webhooks.sent}
     [line] = [one for one in world.store.webhooks.list_webhook_deliveries(row(world).webhook_id) if one.error]
     assert line.error == "the event cannot be sent: RuntimeError; the worker's log says more"
@@ -81,12 +81,12 @@ def test_behind_one_that_is_never_taken_others_go_on_for_a_thousand_events(world
     world.webhooks.fails = NotDelivered("the receiver answered 400: not that one")
     world.webhooks.fails_for, world.shift_s = f"runs/{stuck.run_id}", 600.0
     found = world.call("follow_webhook", ORDER)
-    assert (found.how, row(world).through_seq) == (Followed.FAILING, found.stuck_seq - 1)
+    assert (found.how, row(world).through_seq) == (FollowEnd.FAILING, found.stuck_seq - 1)
     assert found.stuck_seq <= told[0], "events of its making are before them"
     assert later in {one.seq for one in world.webhooks.sent}
     world.webhooks.fails, world.shift_s = None, 0.0
     while row(world).through_seq < later:
-        assert world.call("follow_webhook", ORDER).how is Followed.ON
+        assert world.call("follow_webhook", ORDER).how is FollowEnd.ON
     seqs = [one.seq for one in world.webhooks.sent if one.subject == f"runs/{stuck.run_id}"]
     assert (seqs, seqs[-1]) == (sorted(seqs), told[-1])
 
@@ -98,4 +98,4 @@ def test_who_asks_for_time_gets_it(world: World) -> None:
     world.webhooks.fails, world.webhooks.fails_for = NotDelivered("429"), f"runs/{more.run_id}"
     world.webhooks.fails.retry_after_s = 30.0
     found = world.call("follow_webhook", ORDER)
-    assert (found.how, found.wait_s) == (Followed.FAILING, 30.0)
+    assert (found.how, found.wait_s) == (FollowEnd.FAILING, 30.0)

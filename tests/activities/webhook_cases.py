@@ -9,7 +9,7 @@ import pytest
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
-from crawler_lifecycle.features.webhooks.activities import Followed
+from crawler_lifecycle.features.webhooks.activities import FollowEnd
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import ReceiverGone, WebhookOrder, WebhookRow
 from tests.activities.cases import GONE, LATER_S, SEEN_AGAIN, Case
@@ -38,7 +38,7 @@ def _told(w: World, answer: Any) -> None:
     events = [one for one in w.store.events.events_after(0) if one.type.startswith("run.")]
     assert [one.seq for one in w.webhooks.sent] == [one.seq for one in events]
     assert len(events) > 2
-    assert (answer.how, row(w).through_seq, row(w).failing_since) == (Followed.ON, events[-1].seq, None)
+    assert (answer.how, row(w).through_seq, row(w).failing_since) == (FollowEnd.ON, events[-1].seq, None)
 
 
 def _deleted(w: World) -> WebhookOrder:
@@ -53,7 +53,7 @@ def _paused(w: World) -> WebhookOrder:
     return ORDER
 
 
-def _nothing(kind: Followed) -> Any:
+def _nothing(kind: FollowEnd) -> Any:
     def effect(w: World, answer: Any) -> None:
         assert (answer.how, w.webhooks.sent) == (kind, [])
 
@@ -66,7 +66,7 @@ def _gone(w: World) -> WebhookOrder:
 
 
 def _pauses(w: World, answer: Any) -> None:
-    assert (answer.how, row(w).pause_reason) == (Followed.PAUSED, "410")
+    assert (answer.how, row(w).pause_reason) == (FollowEnd.PAUSED, "410")
     assert [one.type for one in w.store.events.events_after(0)].count(EVENT_WEBHOOK_PAUSED) == 1
 
 
@@ -84,8 +84,8 @@ def _followed(w: World, part: Any) -> None:
 WEBHOOKS = [
     Case("audit_parents", "webhook: not followed", _unfollowed, _followed, renews=SEEN_AGAIN | GONE, same=_any),
     Case("follow_webhook", "news", made, _told),
-    Case("follow_webhook", "deleted", _deleted, _nothing(Followed.DELETED)),
-    Case("follow_webhook", "paused", _paused, _nothing(Followed.PAUSED)),
+    Case("follow_webhook", "deleted", _deleted, _nothing(FollowEnd.DELETED)),
+    Case("follow_webhook", "paused", _paused, _nothing(FollowEnd.PAUSED)),
     Case("follow_webhook", "gone", _gone, _pauses),
 ]
 

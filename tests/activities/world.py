@@ -21,7 +21,7 @@ from crawler_lifecycle import compose
 from crawler_lifecycle.activities.audits.audit import AuditActivities
 from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
-from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
+from crawler_lifecycle.activities.deployment import Deploy, MainJob, StartReport
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain.audits.audit import AuditRules
@@ -242,7 +242,7 @@ class World:
         fence = self.deployed(tasks, max_parallel, **more)
         self.forward(0.5)
         self.call("get_main_job_status", MainJob(fence, 6))
-        self.call("update_run_started", Started(fence, self.now, self.now + timedelta(minutes=1)))
+        self.call("update_run_started", StartReport(fence, self.now, self.now + timedelta(minutes=1)))
         return fence
 
     def stopping(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:

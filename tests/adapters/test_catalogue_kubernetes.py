@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.compose import build_catalogue
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, ReservedNames, Sidecar, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.variables import CONTRACT
@@ -55,10 +55,10 @@ WHOLE = """\
 """
 
 
-def read(tmp_path: Path, section: str, head: str = HEAD, owned: Owned | None = None) -> CrawlerDefinition:
+def read(tmp_path: Path, section: str, head: str = HEAD, owned: ReservedNames | None = None) -> CrawlerDefinition:
     file = tmp_path / "crawlers.yaml"
     file.write_text(head + section)
-    [found] = load(file, owned or Owned())
+    [found] = load(file, owned or ReservedNames())
     return found
 
 
@@ -196,7 +196,7 @@ def test_without_a_runner_nobody_sends_another_signal(tmp_path: Path) -> None:
     assert not read(tmp_path, "", head.replace("  stop_signal: SIGINT\n", "")).kubernetes.runner
 
 
-OWNED = Owned("crawl-files", frozenset({"registry"}))
+OWNED = ReservedNames("crawl-files", frozenset({"registry"}))
 A = "{name: a, mount_path: /a, "
 
 
@@ -289,7 +289,7 @@ def test_what_would_give_out_everything_is_no_prefix(prefix: str) -> None:
 @pytest.mark.parametrize("name", ["LIFECYCLE_DATABASE__URL", "lifecycle_database__url", "TEMPORAL_API_KEY"])
 def test_our_own_settings_are_given_to_nobody_whatever_the_prefix_is(name: str) -> None:
     with pytest.raises(InvalidRequest, match="is a variable of this service"):
-        Owned(env_prefix=name[:3]).check(PodOptions(), {"KEY": f"env:{name}"})
+        ReservedNames(env_prefix=name[:3]).check(PodOptions(), {"KEY": f"env:{name}"})
     with pytest.raises(InvalidRequest, match="is a variable of this service"):
         WebhookRules(env_prefix=name[:3]).check(WebhookSpec("https://hooks.example.com/", [f"env:{name}"]))
 

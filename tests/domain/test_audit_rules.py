@@ -21,10 +21,10 @@ from crawler_lifecycle.domain.audits.audit import (
     FindingKind,
     LiveParent,
     LiveRun,
-    Noted,
     OpenWorkflow,
     RecordedTask,
-    Reported,
+    ReportedFinding,
+    StoredFinding,
     WorkflowState,
     due,
     given_up,
@@ -194,7 +194,7 @@ def test_nothing_is_repaired_before_its_grace(
 ) -> None:
     since = None if since_s is None else NOW - timedelta(seconds=since_s)
     finding = AuditFinding("s", kind, "d", 1, since=since)
-    noted = Noted(NOW - timedelta(seconds=age_s))
+    noted = StoredFinding(NOW - timedelta(seconds=age_s))
     if not due(finding, noted, NOW, rules):
         return
     assert kind not in FOR_PEOPLE
@@ -215,7 +215,7 @@ def test_nothing_is_repaired_before_its_grace(
 def test_what_was_repaired_and_settled_is_not_repaired_again(
     kind: FindingKind, rules: AuditRules, age_s: float
 ) -> None:
-    noted = Noted(NOW - timedelta(seconds=age_s), NOW, settled=True)
+    noted = StoredFinding(NOW - timedelta(seconds=age_s), NOW, settled=True)
     assert not due(AuditFinding("s", kind, "d", 1, since=LONG_AGO), noted, NOW, rules)
 
 
@@ -223,7 +223,7 @@ def test_a_delivery_is_ordered_again_after_its_time_and_not_at_every_audit() -> 
     rules = AuditRules()
     finding = AuditFinding("s", FindingKind.UNDELIVERED, "d", 1, since=LONG_AGO)
     for passed, wanted in ((0, False), (rules.resend_s - 1, False), (rules.resend_s, True)):
-        noted = Noted(LONG_AGO, NOW - timedelta(seconds=passed))
+        noted = StoredFinding(LONG_AGO, NOW - timedelta(seconds=passed))
         assert due(finding, noted, NOW, rules) is wanted
 
 
@@ -277,7 +277,7 @@ def test_only_evidence_contradicts_a_recorded_end(
 
 
 def test_what_executes_unowned_is_told_first_and_a_report_has_an_end() -> None:
-    findings = [Reported(kind, f"{n}", n) for n in range(40) for kind in reversed(FindingKind)]
+    findings = [ReportedFinding(kind, f"{n}", n) for n in range(40) for kind in reversed(FindingKind)]
     random.Random(7).shuffle(findings)
     told = most_urgent(findings)
     assert len(told) == 100
@@ -322,7 +322,7 @@ def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask
     assert finding.task_id == row.task_id
     assert f"as object C, but the row of its name ({row.status})" in finding.detail
     assert finding.spared is not None
-    assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(orphan_grace_s=0))
+    assert not due(finding, StoredFinding(LONG_AGO), NOW, AuditRules(orphan_grace_s=0))
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_what_another_run_of_the_same_number_left_is_reported_and_never_ended(
         assert f"this run has the uid {U}" in finding.detail
         assert "the database was restored" in finding.detail
         assert finding.spared is not None
-        assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(grace_s=0, orphan_grace_s=0))
+        assert not due(finding, StoredFinding(LONG_AGO), NOW, AuditRules(grace_s=0, orphan_grace_s=0))
 
 
 def test_an_object_that_lost_its_labels_is_ours_by_its_own_uid() -> None:
@@ -378,7 +378,7 @@ def test_our_own_object_is_still_alive_and_ended(seen: ClusterTask, row: Recorde
     finding = judge_task(seen, row)
     assert finding is not None
     assert (finding.kind, finding.spared) == (FindingKind.STILL_ALIVE, None)
-    assert due(finding, Noted(LONG_AGO), NOW, AuditRules())
+    assert due(finding, StoredFinding(LONG_AGO), NOW, AuditRules())
     assert judge_task(seen, replace(row, status="RUNNING", run_status="PROCESSING")) is None
 
 
@@ -395,20 +395,24 @@ def lost(forced: bool = False, closed_at: datetime = NOW) -> AuditFinding:
 
 @pytest.mark.parametrize(("tries", "wait_s"), [(0, 30), (1, 30), (2, 60), (3, 120), (4, 240), (TRIES_MAX, 30)])
 def test_each_take_over_in_vain_waits_longer_than_the_one_before(tries: int, wait_s: float) -> None:
-    noted = Noted(LONG_AGO, NOW, tries=tries)
+    noted = StoredFinding(LONG_AGO, NOW, tries=tries)
     assert ready_at(lost(closed_at=LONG_AGO), noted, AuditRules()) == NOW + timedelta(seconds=wait_s)
 
 
 @pytest.mark.parametrize(("forced", "most"), [(False, TRIES_MAX), (True, 1)])
 def test_after_so_many_in_a_row_it_is_given_up(forced: bool, most: int) -> None:
     finding = lost(forced)
-    assert [is_hopeless(finding, Noted(NOW, NOW, tries=n)) for n in (0, most - 1, most)] == [False, most == 0, True]
+    assert [is_hopeless(finding, StoredFinding(NOW, NOW, tries=n)) for n in (0, most - 1, most)] == [
+        False,
+        most == 0,
+        True,
+    ]
     assert "too large" in given_up(finding)
 
 
 @pytest.mark.parametrize(("lived_s", "tries"), [(LIVED.total_seconds(), 4), (LIVED.total_seconds() + 1, 0)])
 def test_one_that_lived_for_a_while_begins_the_count_anew(lived_s: float, tries: int) -> None:
-    noted = Noted(NOW + timedelta(seconds=lived_s), NOW, tries=4)
+    noted = StoredFinding(NOW + timedelta(seconds=lived_s), NOW, tries=4)
     for closed_at in (LONG_AGO, NOW + timedelta(days=1)):  # whatever the clock of the server says
         assert in_a_row(lost(closed_at=closed_at), noted).tries == tries
 

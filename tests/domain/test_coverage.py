@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.coverage import FIELDS_MAX, Brought, Coverage, Expected, judged, summed
+from crawler_lifecycle.domain.coverage import FIELDS_MAX, Brought, Coverage, ExpectedCoverage, judged, summed
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Verdict
@@ -22,14 +22,18 @@ SAID = "price: 41 % of 1,200 items have it, the usual share is 98 % (median of 1
 
 
 def judge(
-    coverage: Coverage | None, before: list[Coverage], expected: Expected, verdict: Verdict = DONE, items: int = 9
+    coverage: Coverage | None,
+    before: list[Coverage],
+    expected: ExpectedCoverage,
+    verdict: Verdict = DONE,
+    items: int = 9,
 ) -> Verdict:
     """The verdict about a run that brought items, by its fields."""
     return judged(verdict, Brought(items=items, coverage=coverage), expected, before, [])
 
 
 def test_the_sentence() -> None:
-    found = judge(Coverage(1200, {"price": 0.41}), [USUAL] * 10, Expected({"price": 0.95}))
+    found = judge(Coverage(1200, {"price": 0.41}), [USUAL] * 10, ExpectedCoverage({"price": 0.95}))
     assert found == Verdict(RunStatus.COMPLETED, "coverage", SAID, EndedBy.SERVICE, "coverage")
 
 
@@ -49,7 +53,7 @@ def test_the_sentence() -> None:
 def test_what_is_too_little(
     coverage: Coverage | None, before: list[Coverage], parts: dict[str, float], causes: list[str]
 ) -> None:
-    found = judge(coverage, before, Expected(parts, fail=True))
+    found = judge(coverage, before, ExpectedCoverage(parts, fail=True))
     if causes:
         assert (found.status, found.outcome) == (RunStatus.FAILED, "coverage")
         assert all(cause in found.cause for cause in causes), found.cause
@@ -65,13 +69,13 @@ def test_what_is_too_little(
 def test_a_field_that_no_item_ever_had_is_told_and_fails_nothing(
     shares: dict[str, float], before: int, said: str | None
 ) -> None:
-    found = judge(Coverage(9, shares), [Coverage(9, {})] * before, Expected({"titel": 0.9}, fail=True))
+    found = judge(Coverage(9, shares), [Coverage(9, {})] * before, ExpectedCoverage({"titel": 0.9}, fail=True))
     cause = f"titel: no item of this run or {before} before has it; correct expect in the catalogue{said}"
     assert found == (Verdict(RunStatus.COMPLETED, "coverage", cause, EndedBy.SERVICE, "coverage") if said else DONE)
 
 
 def test_only_what_completed_is_judged_and_what_was_partial_says_so() -> None:
-    bad, parts = Coverage(9, {}), Expected({"price": 1.0})
+    bad, parts = Coverage(9, {}), ExpectedCoverage({"price": 1.0})
     failed, partial = (
         Verdict(RunStatus.FAILED, "banned", "no"),
         Verdict(RunStatus.COMPLETED, "partial", "1 of 2 failed"),
@@ -136,5 +140,5 @@ def test_what_is_expected_is_told_first() -> None:
                                    {"a" * 61: 1}, {"a\0": 1}, {f"f{n}": 1 for n in range(100)}])  # fmt: skip
 def test_what_cannot_be_expected(parts: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="expect") as caught:
-        Expected(parts).check()
+        ExpectedCoverage(parts).check()
     assert len(str(caught.value)) < 400

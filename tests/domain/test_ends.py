@@ -9,7 +9,7 @@ import pytest
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.ends import NO_ENDS, PRESETS, Ends, Reading, reading
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.retries import DEFAULT, Ended, NextTry, next_try
+from crawler_lifecycle.domain.retries import DEFAULT, EndedTry, NextTry, next_try
 from crawler_lifecycle.domain.task import End, read_end
 
 SCRAPY = reading(NO_ENDS, scrapy=True)
@@ -23,7 +23,7 @@ def told(how: Reading, code: int, word: str | None = None) -> tuple[str, str, st
 
 def again(how: Reading, code: int) -> bool:
     """Return whether a failed command is retried by the default policy."""
-    return isinstance(next_try(DEFAULT, Ended("failed", code, 0, "k"), 0, 10, how), NextTry)
+    return isinstance(next_try(DEFAULT, EndedTry("failed", code, 0, "k"), 0, 10, how), NextTry)
 
 
 @pytest.mark.parametrize("code", [1, 3, 4, 8, 11, 13, 14, 15, 17, 18, 75, 143, 255])
@@ -50,7 +50,7 @@ def test_presets_of_programs() -> None:
     for code in (11, 13, 143):
         assert told(browsertrix, code)[:2] == ("FAILED", "failed"), "no code proves that somebody stopped it"
     for name in PRESETS:
-        assert next_try(DEFAULT, Ended("failed", 127, 0, "k"), 0, 10, reading(Ends(name))) == "exit 127 is final"
+        assert next_try(DEFAULT, EndedTry("failed", 127, 0, "k"), 0, 10, reading(Ends(name))) == "exit 127 is final"
 
 
 def test_an_entry_adds_codes_to_its_preset() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.coverage import Brought, Coverage, Expected, judged
+from crawler_lifecycle.domain.coverage import Brought, Coverage, ExpectedCoverage, judged
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import verdict_events
@@ -16,17 +16,17 @@ from crawler_lifecycle.domain.run import NO_ITEMS, UNMET_OUTCOMES, RunStatus, Ve
 
 DONE = Verdict(RunStatus.COMPLETED, "finished", "The crawler finished, exit 0")
 HUNDRED = [Brought(200, 100, 0)] * 5
-WATCHED = Expected(watched=True)
+WATCHED = ExpectedCoverage(watched=True)
 USUAL = ", the usual number is 100 (median of 5 good runs), expected at least"
 
 
-def of(expect: dict[str, Any], **more: bool) -> Expected:
-    found = Expected.of(expect, **more)
+def of(expect: dict[str, Any], **more: bool) -> ExpectedCoverage:
+    found = ExpectedCoverage.of(expect, **more)
     found.check()
     return found
 
 
-def judge(brought: Brought, expected: Expected, good: list[Brought] | None = None) -> Verdict:
+def judge(brought: Brought, expected: ExpectedCoverage, good: list[Brought] | None = None) -> Verdict:
     return judged(DONE, brought, expected, [], HUNDRED if good is None else good)
 
 

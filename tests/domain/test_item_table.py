@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.item_table import (
     item_table,
 )
 from crawler_lifecycle.runner.item_files import is_items
-from crawler_lifecycle.runner.item_reader import Feed, Skipped, read_items
+from crawler_lifecycle.runner.item_reader import Feed, SkippedData, read_items
 
 ROWS_MAX = 200
 KINDS = ("jsonl", "json", "csv", "tsv")
@@ -36,7 +36,7 @@ objects = st.dictionaries(st.text(max_size=8), values, max_size=5)
 
 
 def table(name: str, data: bytes, offset: int = 0) -> ItemTable:
-    skipped = Skipped()
+    skipped = SkippedData()
     found = item_table(read_items(Feed(name), [data], skipped, DIGITS), offset, ROWS_MAX)
     return replace(found, notes=[*found.notes, *skipped.sentences()])
 

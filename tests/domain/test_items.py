@@ -26,7 +26,7 @@ from crawler_lifecycle.runner.item_reader import (
     TORN,
     UNREADABLE,
     Feed,
-    Skipped,
+    SkippedData,
     read_items,
 )
 
@@ -38,7 +38,7 @@ OBJECTS = st.dictionaries(st.text(max_size=8), VALUES, max_size=5)
 
 
 def read(name: str, data: bytes, cut: int = 1 << 20) -> tuple[list[Any], Counter[str]]:
-    skipped = Skipped()
+    skipped = SkippedData()
     pieces = (data[at : at + cut] for at in range(0, len(data), cut))
     return list(read_items(Feed(name), pieces, skipped)), skipped
 
@@ -125,7 +125,7 @@ def test_an_item_has_a_largest_number_of_values(
     monkeypatch.setattr(items, "_LONG", 30)
     monkeypatch.setattr(items, "_PART", 16)
     monkeypatch.setitem(items._SENTENCES, TOO_WIDE, "{0} items")
-    counted = Skipped()
+    counted = SkippedData()
     assert list(read_items(Feed(name), [text.encode()], counted)) == found
     assert counted == skipped
     assert note in "".join(counted.sentences())
@@ -140,7 +140,7 @@ def test_a_record_of_csv_that_never_ends_is_read_line_by_line(
     """Quotes join lines, so that no bound of a line bounds what is kept."""
     monkeypatch.setattr(items, "ITEM_MAX", 20_000)
     monkeypatch.setattr(items, "_IN_VAIN_MAX", 80_000)
-    told = Skipped()
+    told = SkippedData()
     pieces = (endless * 1_000 for _ in range(100))
     found, peak = 0, 0
     tracemalloc.start()
@@ -161,7 +161,7 @@ def test_no_more_is_read_than_is_asked_for() -> None:
             taken += 1
             yield b'{"a": 1}\n' * 1000
 
-    reading = read_items(Feed("items.jsonl"), endless(), Skipped())
+    reading = read_items(Feed("items.jsonl"), endless(), SkippedData())
     assert [next(reading) for _ in range(5)] == [{"a": 1}] * 5
     assert taken < 20
 

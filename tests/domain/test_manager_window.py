@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.features.managers.domain import window as manager_window
-from crawler_lifecycle.features.managers.domain.manager import Added, Ended, Facts, Job, JobState, Live, Waiting
+from crawler_lifecycle.features.managers.domain.manager import AddedJob, EndedJob, Facts, Job, JobState, Live, Waiting
 from crawler_lifecycle.features.managers.domain.window import Rules, Window
 from tests.support.examples import examples
 
@@ -163,7 +163,7 @@ def _facts(**more: object) -> Facts:
 def test_jobs_of_this_cycle_queue_behind_the_rows() -> None:
     """S-53: first in, first out, over cycles."""
     window = _window(_facts(queued=1, buffered=1), queued=[Waiting(1, job())], buffered=[Waiting(2, job())])
-    new = window.add(Added(0, job("new")))
+    new = window.add(AddedJob(0, job("new")))
     order = []
     while (waiting := window.reserve(Rules(9))) is not None:
         order.append(waiting.item_id)
@@ -179,7 +179,9 @@ def test_a_person_s_cap_goes_before_that_of_the_class_and_a_pause_before_both() 
 
 
 def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:
-    many = _window(_facts(ended=[ended := Ended(Live(1, "k", job(), 1), 1, False, "finished", True)], more_ended=True))
+    many = _window(
+        _facts(ended=[ended := EndedJob(Live(1, "k", job(), 1), 1, False, "finished", True)], more_ended=True)
+    )
     assert many.again_s(1) is None, "a class that handles no end must not spin"
     many.ended(ended)
     assert many.again_s(1) == 0

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pools import CALL_S, PROBE_S, RECALL_S, Gate, Held, Pool, Pools, Share, Ticket
+from crawler_lifecycle.domain.pools import CALL_S, PROBE_S, RECALL_S, Gate, Pool, Pools, PoolUsage, Share, Ticket
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NAMES = ("a", "b", "c")
@@ -21,7 +21,7 @@ NAMES = ("a", "b", "c")
 _pool = st.builds(
     Pool, max=st.none() | st.integers(1, 9), weight=st.floats(0.1, 10), reserved=st.integers(0, 2)
 )  # fmt: skip
-_held = st.builds(Held, st.integers(0, 6), st.dictionaries(st.integers(1, 5), st.integers(0, 3)))
+_held = st.builds(PoolUsage, st.integers(0, 6), st.dictionaries(st.integers(1, 5), st.integers(0, 3)))
 _share = st.builds(Share, st.floats(0, 1e4), st.floats(0, 1e5), st.floats(0, 1e4))
 
 
@@ -88,7 +88,7 @@ def test_within_a_pool_the_most_urgent_runs_take_turns(gate: Gate, waiting: list
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 12))
 def test_no_run_waits_for_the_burst_of_another(sizes: list[int], slots: int) -> None:
     """One place becomes free after the other; a run that gets one goes to the end of the line."""
-    gate = Gate(Pools({"a": Pool()}, slots), held={"a": Held(slots - 1)})
+    gate = Gate(Pools({"a": Pool()}, slots), held={"a": PoolUsage(slots - 1)})
     line = [Ticket(n, "a", 3, NOW, wanted) for n, wanted in enumerate(sizes)]
     got, served = Counter[int](), 0
     while line:
@@ -145,7 +145,7 @@ def test_shares_are_within_5_percent_of_the_weights(weights: list[float], surplu
 
 
 def test_a_pool_that_waited_for_nothing_has_saved_up_nothing() -> None:
-    gate = Gate(Pools({"a": Pool(), "b": Pool()}, slots=10), held={"a": Held(10)}, sampled_at=NOW)
+    gate = Gate(Pools({"a": Pool(), "b": Pool()}, slots=10), held={"a": PoolUsage(10)}, sampled_at=NOW)
     for second in range(1, 100):
         gate.sample(NOW + timedelta(seconds=second), {"a"})
     gate.held["a"].executing = 0
@@ -155,7 +155,7 @@ def test_a_pool_that_waited_for_nothing_has_saved_up_nothing() -> None:
 
 
 def test_an_urgent_task_does_not_wait_for_the_surplus() -> None:
-    gate = Gate(Pools({"a": Pool()}, slots=2, surplus=2), held={"a": Held(2, {5: 2})})
+    gate = Gate(Pools({"a": Pool()}, slots=2, surplus=2), held={"a": PoolUsage(2, {5: 2})})
     assert gate.grant([Ticket(1, "a", 5, NOW, 1)], NOW) == {}
     assert gate.grant([Ticket(2, "a", 1, NOW, 3)], NOW) == {2: 2}
 
@@ -167,7 +167,9 @@ def test_what_could_wait_on_the_cluster_takes_no_slot_of_a_reserve() -> None:
 
 @pytest.mark.parametrize("held_up", [Ticket(1, "a", 3, NOW, 9), Ticket(1, "c", 5, NOW, 9)])
 def test_who_is_held_up_by_more_than_its_share_is_not_behind(held_up: Ticket) -> None:
-    gate = Gate(Pools({"a": Pool(max=1), "b": Pool(), "c": Pool()}, slots=10), held={"a": Held(1), "b": Held(9)})
+    gate = Gate(
+        Pools({"a": Pool(max=1), "b": Pool(), "c": Pool()}, slots=10), held={"a": PoolUsage(1), "b": PoolUsage(9)}
+    )
     for step in range(360):
         gate.sample(NOW + timedelta(seconds=10 * step), gate.rivals([held_up, Ticket(2, "b", 3, NOW, 99)]))
     assert gate.share("b").clock == 0, "whoever comes next shares with b from now on, and not for the hour before"

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.retries import (
     DEFAULT,
     NEVER,
     WORDS,
-    Ended,
+    EndedTry,
     NextTry,
     OtherNodes,
     Retries,
@@ -33,7 +33,7 @@ from crawler_lifecycle.store.runs.tables import crawler_memory, task_history
 ALL = Retries(on=list(WORDS))
 
 
-def next_try(policy: Retries, ended: Ended, used: int, budget: int) -> NextTry | str:
+def next_try(policy: Retries, ended: EndedTry, used: int, budget: int) -> NextTry | str:
     how = reading(Ends(final=[4], retry=[75]))
     return whole_next_try(resolved(policy, None, Retries()), ended, used, budget, how)
 
@@ -46,13 +46,13 @@ ENDED_BY |= {"deploy_failed": EndedBy.SERVICE}
 ENDED = [outcome for outcome, by in ENDED_BY.items() if (by, outcome) not in WORDS.values()]
 
 
-def end(outcome: str, code: int | None = None, retry: int = 0, memory: str | None = None) -> Ended:
-    return Ended(outcome, code, retry, f"run/0/{retry}", ENDED_BY.get(outcome, EndedBy.CRAWLER), memory)
+def end(outcome: str, code: int | None = None, retry: int = 0, memory: str | None = None) -> EndedTry:
+    return EndedTry(outcome, code, retry, f"run/0/{retry}", ENDED_BY.get(outcome, EndedBy.CRAWLER), memory)
 
 
 @pytest.mark.parametrize("outcome", sorted(OUTCOMES - {"banned", *NEVER}))
 def test_a_word_of_a_crawler_is_a_failure_of_its_own_and_no_other(outcome: str) -> None:
-    said = Ended(outcome, 1, 0, "run/0/0", EndedBy.CRAWLER)
+    said = EndedTry(outcome, 1, 0, "run/0/0", EndedBy.CRAWLER)
     assert isinstance(next_try(Retries(on=["failed"]), said, 0, 10), NextTry)
     every_other = Retries(on=[word for word in WORDS if word != "failed"])
     assert next_try(every_other, said, 0, 10) == "failed is not in retries.on"
@@ -61,11 +61,11 @@ def test_a_word_of_a_crawler_is_a_failure_of_its_own_and_no_other(outcome: str) 
 @pytest.mark.parametrize("ended_by", [EndedBy.PERSON, EndedBy.SERVICE])
 @pytest.mark.parametrize("outcome", sorted(OUTCOMES))
 def test_what_a_person_or_we_ended_is_never_retried(outcome: str, ended_by: EndedBy) -> None:
-    assert next_try(ALL, Ended(outcome, 1, 0, "run/0/0", ended_by), 0, 10) == f"{outcome} is never retried"
+    assert next_try(ALL, EndedTry(outcome, 1, 0, "run/0/0", ended_by), 0, 10) == f"{outcome} is never retried"
 
 
 def test_an_end_that_an_older_build_recorded_is_retried_by_its_outcome() -> None:
-    assert isinstance(next_try(DEFAULT, Ended("evicted", 137, 0, "run/0/0", None), 0, 10), NextTry)
+    assert isinstance(next_try(DEFAULT, EndedTry("evicted", 137, 0, "run/0/0", None), 0, 10), NextTry)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_an_end_that_an_older_build_recorded_is_retried_by_its_outcome() -> None
         (Retries(max=0), end("lost"), "retries.max is 0"),
     ],
 )
-def test_an_end_is_retried_or_the_reason_is_told(policy: Retries, ended: Ended, why: str | None) -> None:
+def test_an_end_is_retried_or_the_reason_is_told(policy: Retries, ended: EndedTry, why: str | None) -> None:
     found = next_try(policy, ended, used=0, budget=10)
     assert isinstance(found, NextTry) if why is None else found == why
 

@@ -18,7 +18,7 @@ from temporalio.client import Client
 
 from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.compose import Parts, build_parent_audit
-from crawler_lifecycle.domain.audits.audit import AuditReport, Unknown
+from crawler_lifecycle.domain.audits.audit import AuditReport, UnknownDecision
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import TemporalUnavailable
@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunHandle, RunRow
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner, RunHandle, RunRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
@@ -166,7 +166,7 @@ class FakeWorkflows:
         await self._reach()
         self.deletions.append(run)
 
-    async def audit(self, repair: bool, wait_s: float, unknown: Unknown) -> tuple[str, AuditReport | None]:
+    async def audit(self, repair: bool, wait_s: float, unknown: UnknownDecision) -> tuple[str, AuditReport | None]:
         await self._reach()
         self.audits.append(repair)
         self.unknown = unknown
@@ -284,5 +284,5 @@ class World:
     def deploy(self, run_id: int) -> None:
         fence = self.fence(run_id)
         tasks, _ = self.store.deployment.offer_tasks(fence, 100, None, self.clock() + timedelta(seconds=25))
-        answers = [Deployed(t.index, "created", f"crawl-{t.index}", f"uid-{t.index}") for t in tasks]
+        answers = [DeployedTask(t.index, "created", f"crawl-{t.index}", f"uid-{t.index}") for t in tasks]
         self.store.deployment.record_deployed(fence, "fake", answers, self.clock())

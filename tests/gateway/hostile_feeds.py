@@ -17,7 +17,7 @@ from crawler_lifecycle.cli.runs.parquet import as_parquet
 from crawler_lifecycle.domain.item_export import as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.item_stats import item_stats
 from crawler_lifecycle.domain.item_table import DIGITS, item_table
-from crawler_lifecycle.runner.item_reader import ITEM_MAX, VALUES_MAX, Feed, Skipped, read_items
+from crawler_lifecycle.runner.item_reader import ITEM_MAX, VALUES_MAX, Feed, SkippedData, read_items
 
 MIB = 1024 * 1024
 PIECE = 64 * 1024
@@ -80,7 +80,7 @@ def _cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def items_of(feed: str, **decoder: Any) -> Iterator[Any]:
     """Return the items of a feed, as a reader gets them."""
     name, pieces = FEEDS[feed]
-    return read_items(Feed(name), _cut(pieces()), Skipped(), **decoder)
+    return read_items(Feed(name), _cut(pieces()), SkippedData(), **decoder)
 
 
 def _table(feed: str) -> int:

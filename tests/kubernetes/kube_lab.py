@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.retries import Retries
-from crawler_lifecycle.ports.runs import Deployed, Deployment, RunRow, TaskRow
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, RunRow, TaskRow
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.finalizer_release import Releaser
@@ -50,7 +50,7 @@ class KubeScheduler:
     crawlers_: dict[str, CrawlerDefinition] = field(default_factory=dict)
     problem: str | None = None
 
-    def deploy(self, deployment: Deployment) -> list[Deployed]:
+    def deploy(self, deployment: Deployment) -> list[DeployedTask]:
         crawler = self.crawlers_.get(deployment.crawler)
         if crawler is None:
             raise DeploymentRefused(f"crawler: {deployment.crawler!r} is not in the catalogue")

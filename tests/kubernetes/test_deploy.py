@@ -23,7 +23,7 @@ from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.clusters.kubernetes import kind, labels, rbac
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
+from crawler_lifecycle.clusters.kubernetes.client.errors import RequestRefused
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
@@ -35,7 +35,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import ClusterSettings, Settings
 from tests.kubernetes.cluster import binaries
@@ -115,7 +115,7 @@ class Deployed_:
             self.clients["admin"] = Api(kubeconfig=self.cluster.kubeconfig, namespace=CRAWLS)
         return self.clients["admin"]
 
-    def task(self, tasks: int = 1, **env: str) -> tuple[int, list[Deployed]]:
+    def task(self, tasks: int = 1, **env: str) -> tuple[int, list[DeployedTask]]:
         """A run that the scheduler service deploys with its own rights."""
         self.runs += 1
         given = {"CRAWL_GATEWAY_URL": "http://gateway", "CRAWL_TOKEN": "only-for-this-task"}
@@ -134,7 +134,7 @@ class Deployed_:
             deployer.close()
 
 
-def ref(task: Deployed, run_id: int) -> TaskRef:
+def ref(task: DeployedTask, run_id: int) -> TaskRef:
     return TaskRef(100 * run_id + task.index, task.index, 1, task.uid)
 
 
@@ -481,7 +481,7 @@ def test_what_an_account_must_not_do_is_refused(
     demo: Deployed_, running: tuple[int, TaskRef], account: str, what: str, act: Callable[..., object]
 ) -> None:
     run_id, one = running
-    with pytest.raises(Refused, match=f"needs permission to {what}") as caught:
+    with pytest.raises(RequestRefused, match=f"needs permission to {what}") as caught:
         act(demo.api(account), cluster_name(run_id, 0, 1), one, run_id)
     assert caught.value.status == 403
     looked(demo, "worker-cluster", run_id, one, Phase.EXECUTING)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Expired
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Named, decode
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, PositionExpired
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, NamedObject, decode
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.worlds import World, until
 from tests.support.kube_api import FakeApiServer
@@ -198,7 +198,7 @@ def paging(world: World) -> Seen:
             world.api.patch(f"{path}/m-4", _labelled(f"x{len(into)}"))  # the moment of the list is over
         into.append(len(versions))
     bad = world.outcome(lambda: world.api.get(path, limit=2, **{"continue": "nonsense"}))[:3]
-    whole = world.api.listing(path, Named, limit=2)
+    whole = world.api.listing(path, NamedObject, limit=2)
     return plain, chosen, bad, [found.metadata.name for found in whole.items]
 
 
@@ -219,7 +219,7 @@ def empty_list(world: World) -> Seen:
 @scenario
 def watch_order(world: World) -> Seen:
     path = world.path("configmaps")
-    version = world.api.listing(path, Named).resource_version
+    version = world.api.listing(path, NamedObject).resource_version
     seen = []
     with world.api.watch(path, labels="run=1", resource_version=version, timeout_s=30) as stream:
         world.api.post(path, _config("other"))
@@ -232,7 +232,7 @@ def watch_order(world: World) -> Seen:
         for event in stream:
             if event.type == "BOOKMARK":
                 continue
-            found = decode(Named, event.object)
+            found = decode(NamedObject, event.object)
             same = json.loads(bytes(event.object))["metadata"]["resourceVersion"] == event.resource_version
             seen.append((event.type, found.metadata.name, dict(found.metadata.labels), same))
             if found.metadata.name == "b":
@@ -240,7 +240,7 @@ def watch_order(world: World) -> Seen:
         again = event.resource_version
     with world.api.watch(path, labels="run=1", resource_version=again, timeout_s=30) as stream:
         world.api.post(path, _config("c", {"run": "1"}))
-        seen.append(next((event.type, decode(Named, event.object).metadata.name) for event in stream))
+        seen.append(next((event.type, decode(NamedObject, event.object).metadata.name) for event in stream))
     return seen
 
 
@@ -248,7 +248,7 @@ def watch_order(world: World) -> Seen:
 def bookmarks_before_the_servers_end(world: World) -> Seen:
     """Two seconds before it, if something happened since and the server gets to it in time; a busy one may not."""
     path = world.path("configmaps")
-    version = world.api.listing(path, Named).resource_version
+    version = world.api.listing(path, NamedObject).resource_version
     for number in range(10):
         with world.api.watch(path, labels="run=1", resource_version=version, timeout_s=5) as stream:
             world.api.post(path, _config(f"other-{number}"))
@@ -482,7 +482,7 @@ def _forgotten(world: World, forget: Callable[[], None], restart: Callable[[], N
         try:
             with world.api.watch(path, resource_version="1", timeout_s=1) as stream:
                 next(stream, None)
-        except Expired as error:
+        except PositionExpired as error:
             return error.status, error.reason, re.sub(r"\d+", "N", error.words)
         except ApiError:
             return None  # it is being started

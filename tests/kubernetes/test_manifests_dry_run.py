@@ -14,7 +14,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
+from crawler_lifecycle.clusters.kubernetes.client.errors import RequestRefused
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
@@ -23,7 +23,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import deletion_is_d
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.resources import Resources
-from crawler_lifecycle.ports.runs import Deployed, QueuedTask
+from crawler_lifecycle.ports.runs import DeployedTask, QueuedTask
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.worlds import until
 from tests.support.job_cases import Case, Rules, cases, crawler, deployment
@@ -66,7 +66,7 @@ class Place:
         of: CrawlerDefinition | None = None,
         by: KubernetesDeployer | None = None,
         **asked: Any,
-    ) -> list[Deployed]:
+    ) -> list[DeployedTask]:
         page = [QueuedTask(70 + n, n, {}) for n in range(tasks)] if isinstance(tasks, int) else tasks
         until = datetime.now(UTC) + timedelta(seconds=600)
         whole = deployment(**{"tasks": page, "expires_at": until, **asked})
@@ -143,7 +143,7 @@ def test_a_large_job_weighs_what_we_reckon(place: Place, text: str) -> None:
 def test_the_server_does_enforce_it(place: Place, spoil: Callable[[dict[str, Any]], object]) -> None:
     api, pod = place.api(), _pod(cases()["plain"].job())
     spoil(pod["spec"])
-    with pytest.raises(Refused, match='violates PodSecurity "restricted'):
+    with pytest.raises(RequestRefused, match='violates PodSecurity "restricted'):
         api.post(api.pods_path(), pod, dry_run=True)
 
 
@@ -301,7 +301,7 @@ def test_the_rights_that_it_needs_are_these_and_no_more(place: Place) -> None:
     user = f"system:serviceaccount:{place.namespace}:scheduler"
     api = place.api(place.cluster.kubeconfig_of(user, place.namespace))
     by = place.deployer(api, task_environment=_tokens)
-    with pytest.raises(Refused, match="needs permission to create jobs"):
+    with pytest.raises(RequestRefused, match="needs permission to create jobs"):
         place.deploy(by=by)
     rules = [
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "list"]},
@@ -319,7 +319,7 @@ def test_the_rights_that_it_needs_are_these_and_no_more(place: Place) -> None:
     def answered() -> Any:  # the authorizer hears of a binding a moment later
         try:
             return place.deploy(3, by=by)
-        except Refused:
+        except RequestRefused:
             return None
 
     states = [answer.state for answer in until(answered)]

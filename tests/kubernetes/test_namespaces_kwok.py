@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.contracts.cluster.kube_harness import crawler
 from tests.kubernetes.cluster.cluster import Cluster
@@ -41,7 +41,7 @@ class Installation:
         self.deployer.close()
         self.api.close()
 
-    def deploy(self, place: str | None) -> Deployed:
+    def deploy(self, place: str | None) -> DeployedTask:
         until_ = datetime.now(UTC) + timedelta(seconds=600)
         tasks = [QueuedTask(100, 0, {})]
         call = Deployment(run_ref(RUN), 1, "demo", {}, {}, tasks, Resources(), Limits(), until_, place=place)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.features.managers.domain.manager import Added, Decision, JobState, Page, Picked, SourceItem
+from crawler_lifecycle.features.managers.domain.manager import AddedJob, Decision, JobState, Page, PickedJob, SourceItem
 from crawler_lifecycle.managers.testing import Simulation
 from tests.contracts.store.managing import NONSENSE, job, page
 from tests.managers.support import generator
@@ -42,10 +42,10 @@ def test_a_process_out_of_control_changes_nothing(decision: Decision) -> None:
 
 def test_numbers_and_rows_that_another_commit_took_are_not_taken_again() -> None:
     simulation = _simulation(1, 2)
-    simulation.commit(Decision(picked=[Picked(1, 1, job(1))]))
+    simulation.commit(Decision(picked=[PickedJob(1, 1, job(1))]))
     for stale in (
-        Decision(picked=[Picked(2, 1, job(2))]),
-        Decision(picked=[Picked(1, 1, job(1))]),
+        Decision(picked=[PickedJob(2, 1, job(2))]),
+        Decision(picked=[PickedJob(1, 1, job(1))]),
         Decision(delayed=[1]),
     ):
         with pytest.raises(Overtaken):
@@ -55,8 +55,8 @@ def test_numbers_and_rows_that_another_commit_took_are_not_taken_again() -> None
 def test_what_is_known_falls_away() -> None:
     """Also a retry whose number is there already (S-57)."""
     simulation = _simulation(1)
-    simulation.commit(Decision(picked=[Picked(1, 1, job(1))]))
-    retry = Added(-1, job(5), seq=1, retry=1)
+    simulation.commit(Decision(picked=[PickedJob(1, 1, job(1))]))
+    retry = AddedJob(-1, job(5), seq=1, retry=1)
     for _ in range(2):
-        simulation.commit(Decision(added=[retry, Added(-2, job(1))]))
+        simulation.commit(Decision(added=[retry, AddedJob(-2, job(1))]))
     assert [(row.job, row.state) for row in simulation.rows[1:]] == [(job(5), JobState.QUEUED)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.features.managers.domain.manager import Ended, Facts, Job, Live
+from crawler_lifecycle.features.managers.domain.manager import EndedJob, Facts, Job, Live
 from crawler_lifecycle.ports.protocols import PlanFailed
 from tests.plans.plans_support import Bench, answer, generator, manager, module, until
 
@@ -150,7 +150,7 @@ def test_what_leaves_its_group_dies_with_it(bench: Bench) -> None:
 def test_a_hook_that_hangs_names_its_job(bench: Bench) -> None:
     bench.hook_s = 1.0
     plan = manager(bench.folder, "def bad_outcome_hook(self, *args):\n    time.sleep(3600)")
-    ended = Ended(Live(42, "1", Job("shop"), 1), 1, True, "failed", True)
+    ended = EndedJob(Live(42, "1", Job("shop"), 1), 1, True, "failed", True)
     with pytest.raises(PlanFailed, match="bad_outcome_hook: it took more than 1 s") as failed:
         bench.cycle(plan, Facts(1, 1, 0.0, 2, ended=[ended]))
     assert failed.value.item_id == 42

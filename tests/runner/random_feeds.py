@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from crawler_lifecycle.runner.feeds import Feeds
 from crawler_lifecycle.runner.item_files import DECLARED, feeds
-from crawler_lifecycle.runner.item_reader import Skipped, read_items
+from crawler_lifecycle.runner.item_reader import SkippedData, read_items
 from tests.runner.surfaces import Surfaces
 
 FORMATS = ("jsonl", "json", "csv", "xml")
@@ -195,7 +195,7 @@ def difference(seed: int, surfaces: Surfaces, asked: Any = None) -> str | None:
         return f"{feed.name} is no feed: {found}"
     readings = []
     for _ in range(2):
-        skipped = Skipped()
+        skipped = SkippedData()
         readings.append((list(read_items(found[0], _pieces(rng, feed.data, whole=not readings), skipped)), skipped))
     if readings[0] != readings[1]:
         return f"read at once, and in pieces: {[(len(items), told) for items, told in readings]}"

@@ -23,7 +23,7 @@ from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.run_files import FileQuestions, FileReading, RunFiles
 from crawler_lifecycle.activities.shared import answered
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.cli.runs.items import _Found
+from crawler_lifecycle.cli.runs.items import _FeedItems
 from crawler_lifecycle.cli.runs.parquet import as_parquet
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.item_export import LEFT_OUT, chosen, fields_of
@@ -178,7 +178,7 @@ class Surfaces(FileQuestions):
         return _differs(found, [{name: text.removeprefix("'") for name, text in row.items() if text} for row in wanted])
 
     def parquet(self, asked: Any, items: list[Any]) -> str | None:
-        found = chosen(_Found(asked, self._fence.run_id, None))
+        found = chosen(_FeedItems(asked, self._fence.run_id, None))
         rows = parquet.read_table(io.BytesIO(b"".join(as_parquet(found)))).to_pylist()
         told = []
         for row in rows:

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.item_table import DIGITS
 from crawler_lifecycle.runner import item_reader
 from crawler_lifecycle.runner.feeds import Feeds
 from crawler_lifecycle.runner.item_files import DECLARED, NO_FEEDS, declared, feeds, items_of, no_feeds
-from crawler_lifecycle.runner.item_reader import Feed, Skipped, read_items
+from crawler_lifecycle.runner.item_reader import Feed, SkippedData, read_items
 
 A, B, C = {"a": 1}, {"a": 2}, {"a": 3}
 
@@ -29,7 +29,7 @@ A, B, C = {"a": 1}, {"a": 2}, {"a": 3}
 def read(feed: str | Feed, data: str | bytes) -> tuple[list[Any], list[str]]:
     feed = Feed(feed) if isinstance(feed, str) else feed
     raw = data.encode() if isinstance(data, str) else data
-    skipped = Skipped()
+    skipped = SkippedData()
     return list(read_items(feed, [raw], skipped)), skipped.sentences()
 
 
@@ -118,7 +118,7 @@ def test_the_entry_says_what_cannot_be_seen() -> None:
 @pytest.mark.parametrize("piece", [1, 3, 100])
 def test_utf_16_without_a_mark_is_read(encoding: str, piece: int) -> None:
     for name, text in (("a.csv", "a:b\n1:é\n"), ("a.csv", "a\n1"), ("a.jsonl", '{"a": "é"}\n{"a": "€"}\n')):
-        data, skipped = text.encode(encoding), Skipped()
+        data, skipped = text.encode(encoding), SkippedData()
         parts = [data[at : at + piece] for at in range(0, len(data), piece)]
         assert list(read_items(Feed(name), parts, skipped)) == read(name, text)[0]
         assert not skipped
@@ -305,20 +305,20 @@ def test_items_with_the_same_key_count_once() -> None:
     text = "\n".join(lines).encode()
     feed = Feed("task-0/items.jsonl", key=("id",))
     for decoder in ({}, {"decoder": DIGITS}):
-        found = list(items_of([feed], lambda name: [text], Skipped(), **decoder))
+        found = list(items_of([feed], lambda name: [text], SkippedData(), **decoder))
         assert found[0]["n"] in (0, "0"), "the first one counts"
         assert len(found) == 14
     again = [feed, Feed("task-1/items.jsonl", key=("id",)), feed._replace(name="task-0-attempt-2/items.jsonl")]
-    assert len(list(items_of(again, lambda name: [text], Skipped()))) == 14 + 14 + 9, "each task for itself"
+    assert len(list(items_of(again, lambda name: [text], SkippedData()))) == 14 + 14 + 9, "each task for itself"
     pairs = b'{"a": "x", "b": "y"}\n{"a": "x", "b": "z"}\n{"a": "x", "b": "z"}\n{"a": "x"}\n{"a": "x"}\n'
-    assert len(list(items_of([Feed("task-0/a.jsonl", key=("a", "b"))], lambda name: [pairs], Skipped()))) == 4
+    assert len(list(items_of([Feed("task-0/a.jsonl", key=("a", "b"))], lambda name: [pairs], SkippedData()))) == 4
     assert declared({"key": ["a", "b"]}) == Feed("", key=("a", "b"))
 
 
 def test_more_keys_than_are_known_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(item_reader, "KEYS_MAX", 5_000)
     text = "".join(f'{{"id": {n % 6_000}}}\n' for n in range(12_000)).encode()
-    skipped = Skipped()
+    skipped = SkippedData()
     found = list(items_of([Feed("task-0/items.jsonl", key=("id",))], lambda name: [text], skipped))
     assert (len(found), skipped["too_many"]) == (7_000, 2_000)
     assert "items came after" in skipped.sentences()[0]

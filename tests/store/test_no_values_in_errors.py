@@ -23,15 +23,15 @@ from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.features.managers.domain.manager import Added, Page, SourceItem
+from crawler_lifecycle.features.managers.domain.manager import AddedJob, Page, SourceItem
 from crawler_lifecycle.features.managers.ports import NewManager, PlanRow
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
-from crawler_lifecycle.features.webhooks.ports import Tried
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Details
-from crawler_lifecycle.ports.runs import Deployed
+from crawler_lifecycle.ports.runs import DeployedTask
 from crawler_lifecycle.store.engine import spoken
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.store import Store, open_store
@@ -123,7 +123,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.additions.add_tasks(fence.run_id, f"{MARKER}-more", [{MARKER: MARKER}], fence)
     until = clock.now + timedelta(seconds=25)
     offered, _ = store.deployment.offer_tasks(fence, 10, None, until, MARKER)
-    answers = [Deployed(t.index, "created", f"{MARKER}-{t.index}", f"{MARKER}-{t.index}", MARKER) for t in offered]
+    answers = [DeployedTask(t.index, "created", f"{MARKER}-{t.index}", f"{MARKER}-{t.index}", MARKER) for t in offered]
     store.deployment.record_deployed(fence, MARKER, answers, clock.now, until, offered)
     store.deployment.note_waiting(fence, MARKER)
     tasks = store.looks.found_state(fence).tasks
@@ -156,7 +156,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     managed = Managed.begun(world, NewManager(MARKER, MARKER, MARKER, {MARKER: MARKER}))
     store.managers.add_page(managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2))
     store.managers.add_jobs(managed.id, [job(2, spider=MARKER)], MARKER)
-    managed.commit(added=[Added(-1, job(3, spider=MARKER), retry_of=MARKER)], close_reason=MARKER, state={MARKER: 1})
+    managed.commit(added=[AddedJob(-1, job(3, spider=MARKER), retry_of=MARKER)], close_reason=MARKER, state={MARKER: 1})
     store.managers.keep_output(managed.id, MARKER)
     store.managers.record_manager_stop(managed.id, stop)
     store.managers.end_manager(managed.fence, RunStatus.FAILED, MARKER, MARKER)
@@ -187,7 +187,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     hook, _ = store.webhooks.put("shop", told.document(), MARKER)
     store.webhooks.follow_webhook("shop", MARKER)
     event = store.webhooks.test_webhook("shop", MARKER)
-    store.webhooks.note_tries(hook.webhook_id, MARKER, [Tried(event.seq, MARKER)], event.seq, settled=False)
+    store.webhooks.note_tries(hook.webhook_id, MARKER, [DeliveryAttempt(event.seq, MARKER)], event.seq, settled=False)
     store.webhooks.pause("shop", MARKER)
     store.access.record_access([AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)])
     store.tokens.create_token(MARKER, "read", MARKER, "0" * 64, None, MARKER)

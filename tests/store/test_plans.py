@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, Clu
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
-from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
 from crawler_lifecycle.domain.pools import Pool, Pools
@@ -33,15 +33,15 @@ from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
-from crawler_lifecycle.features.managers.domain.manager import Added, JobState
+from crawler_lifecycle.features.managers.domain.manager import AddedJob, JobState
 from crawler_lifecycle.features.managers.ports import PlanRow
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
-from crawler_lifecycle.features.webhooks.ports import Tried
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
-from crawler_lifecycle.ports.looks import Correction, Counted, Details, Look
+from crawler_lifecycle.ports.looks import Correction, Details, LiveCounters, Look
 from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
@@ -289,7 +289,7 @@ def large_life(store: Store, filled: Filled) -> None:
     world.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
     store.looks.staged(fence)
     store.live_counters.record_counts(
-        fence.run, [Counted(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
+        fence.run, [LiveCounters(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
     )
     store.looks.save_details(fence, [Details(t.task_id, "log", statistics={"a": 1}) for t in tasks])
     store.looks.apply_details(fence)
@@ -349,7 +349,9 @@ def short_lives(world: World) -> None:
     store.events.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
     with suppress(NotInThisState):
         world.end(fence)
-    world.brings("fields", Coverage(5, {"a": 1.0}), expected=Expected({"a": 1.0}, numbers={"items": {"drop": 0.5}}))
+    world.brings(
+        "fields", Coverage(5, {"a": 1.0}), expected=ExpectedCoverage({"a": 1.0}, numbers={"items": {"drop": 0.5}})
+    )
     store.initiation.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
     store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     store.initiation.reserve_run(request(), "reserved", caller="ci")
@@ -545,7 +547,7 @@ def managing(world: World, size: Size) -> None:
     managers.facts(managed.fence, 10)
     waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, after_id=500)
     managed.commit(
-        added=[Added(-1, job(10**6)), Added(-2, job(5), unique=False, seq=1, retry=1)],
+        added=[AddedJob(-1, job(10**6)), AddedJob(-2, job(5), unique=False, seq=1, retry=1)],
         delayed=[one.item_id for one in waiting],
     )
     managers.live_jobs(managed.id)
@@ -592,9 +594,9 @@ def webhooks(world: World) -> None:
     store.follow_webhook("w7", "f")
     told = [event.seq for event in world.store.events.events_after(0, 500)]
     for part in range(0, len(told), 100):
-        tried = [Tried(seq, None if seq % 3 else "503") for seq in told[part : part + 100]]
+        tried = [DeliveryAttempt(seq, None if seq % 3 else "503") for seq in told[part : part + 100]]
         store.note_tries(row.webhook_id, "f", tried, 0, settled=False)
-    store.note_tries(row.webhook_id, "f", [Tried(told[0]), Tried(told[1])], told[1], settled=True)
+    store.note_tries(row.webhook_id, "f", [DeliveryAttempt(told[0]), DeliveryAttempt(told[1])], told[1], settled=True)
     store.waiting_events(row.webhook_id, "f", spec, 0, 100)
     store.waiting_events(row.webhook_id, "f", WebhookSpec("https://a.example/", ["env:CRAWL_HOOK"]), told[-1], 100)
     store.list_webhook_deliveries(row.webhook_id)

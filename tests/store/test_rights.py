@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.features.webhooks.ports import Tried
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.store.migrations.schema_version import upgrade
@@ -104,7 +104,9 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         made, _ = store.webhooks.put("shop", hook, None)
         store.webhooks.follow_webhook("shop", "f")
         for error in ("503", None):
-            store.webhooks.note_tries(made.webhook_id, "f", [Tried(event.seq, error)], event.seq, settled=True)
+            store.webhooks.note_tries(
+                made.webhook_id, "f", [DeliveryAttempt(event.seq, error)], event.seq, settled=True
+            )
         store.webhooks.pause("shop", "enough")
         assert store.webhooks.delete("shop")
         store.access.record_access([AccessRow(clock.now, "ann", "*", "stopRun", None, 200, "done")])

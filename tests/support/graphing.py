@@ -27,7 +27,7 @@ from crawler_lifecycle.features.graphs.domain.commands import GraphResult, Graph
 from crawler_lifecycle.features.graphs.domain.engine import StepEnd
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
 from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepSpec, StepState
-from crawler_lifecycle.features.graphs.ports import Done, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.features.graphs.ports import ExecutionEnd, GraphRow, NewGraph, StepRow, StepWork
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 from tests.support.managing import QUICK
@@ -51,7 +51,7 @@ class Scripted:
 
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
-        graphs, done = self.lab.store.graphs, list[Done]()
+        graphs, done = self.lab.store.graphs, list[ExecutionEnd]()
         work = graphs.batch(order.fence, order.batch)
         self.batches.append([one.path for one in work])
         for one in work:
@@ -62,7 +62,7 @@ class Scripted:
                 done = [self._execute(order, one)]
         graphs.record(order.fence, done)
 
-    def _execute(self, order: BatchOrder, work: StepWork) -> Done:
+    def _execute(self, order: BatchOrder, work: StepWork) -> ExecutionEnd:
         held = self.held.get(work.path)
         while held is not None and not held.wait(0.05):
             if self.lab.store.graphs.cancelled(order.fence, [work.number]):
@@ -78,7 +78,7 @@ class Scripted:
         later = soon if state in (StepState.RETRYABLE, StepState.SCHEDULED) else None
         why = None if state is StepState.COMPLETED else "it said so"
         end = StepEnd(work.number, work.attempt, state, reason=why, not_before=later)
-        return Done(end, [b"{}"] if state is StepState.COMPLETED else None, 2, error=why)
+        return ExecutionEnd(end, [b"{}"] if state is StepState.COMPLETED else None, 2, error=why)
 
 
 @dataclass

@@ -35,7 +35,7 @@ from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.looks import CorrectionRow
-from crawler_lifecycle.ports.runs import Deployed, Deployment, Event
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Event
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
@@ -105,7 +105,7 @@ class DirectScheduler:
     problem: str | None = None
     calls: list[Deployment] = field(default_factory=list)
 
-    def deploy(self, deployment: Deployment) -> list[Deployed]:
+    def deploy(self, deployment: Deployment) -> list[DeployedTask]:
         self.calls.append(deployment)
         self.before(deployment)
         crawler = self.catalogue.get(deployment.crawler)

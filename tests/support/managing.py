@@ -24,16 +24,16 @@ from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.features.managers.domain.manager import (
-    Added,
+    AddedJob,
     Decision,
     Facts,
-    Hooked,
+    HookReport,
     Job,
     JobState,
     ManagerResult,
     ManagerSnapshot,
     Page,
-    Picked,
+    PickedJob,
     SourceItem,
 )
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
@@ -119,7 +119,7 @@ class Scripted:
     def _decide(self, facts: Facts) -> Decision:
         managers = self.lab.store.managers
         added = [
-            Added(-n, end.live.job, False, end.live.seq, end.live.retry + 1, end.live.key)
+            AddedJob(-n, end.live.job, False, end.live.seq, end.live.retry + 1, end.live.key)
             for n, end in enumerate(facts.ended, 1)
             if end.bad and end.retryable and end.live.retry < self.retries
         ]
@@ -129,10 +129,10 @@ class Scripted:
         room = 0 if facts.paused else max(min(self.window, facts.cap or self.window) - facts.live, 0)
         picked, seq = [], facts.next_seq
         for item_id, job, own in waiting[:room]:
-            picked.append(Picked(item_id, own or seq, job))
+            picked.append(PickedJob(item_id, own or seq, job))
             seq += own is None
         over = not (waiting or facts.live or self.stays or facts.paused)
-        hooked = [Hooked(end.live.item_id, end.attempt, end.bad) for end in facts.ended]
+        hooked = [HookReport(end.live.item_id, end.attempt, end.bad) for end in facts.ended]
         return Decision(hooked, added=added, picked=picked, over=over, waiting=None if picked else "nothing to pick")
 
 

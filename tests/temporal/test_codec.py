@@ -26,7 +26,7 @@ from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.domain.undecoded import UndecodedPayload
 from crawler_lifecycle.temporal.codec import ENCODING, Encryption, codec_of, read_keys
 from crawler_lifecycle.temporal.converter import WHY, TolerantPayloadConverter
 from crawler_lifecycle.temporal.plugin import plugin
@@ -70,7 +70,7 @@ async def test_a_changed_payload_does_not_open() -> None:
         [closed] = await codec.decode([Payload(metadata=dict(hidden.metadata), data=broken)])
         assert b"the payload or the key was changed" in closed.metadata[WHY]
         [value] = TolerantPayloadConverter().from_payloads([closed])
-        assert isinstance(value, Undecoded)
+        assert isinstance(value, UndecodedPayload)
         assert value.locked
 
 

@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, UnsandboxedWorkflowRunner, Worker
 
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Throttled
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, TooManyRequests
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.temporal.interceptors import Observing, interval
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
@@ -57,7 +57,7 @@ async def test_the_longer_of_what_was_asked_and_the_policy_up_to_its_longest(
     attempt: int, asked: float, waits: int
 ) -> None:
     cause = OSError("socket")
-    error = Throttled("slow down", status=429, retry_after_s=asked)
+    error = TooManyRequests("slow down", status=429, retry_after_s=asked)
     error.__cause__ = cause
     told = await _outcome(error, attempt)
     assert isinstance(told, ApplicationError)
@@ -113,7 +113,7 @@ def test_an_adapters_own_kinds_of_an_error_travel_under_the_domains_name(kind: C
 @activity.defn
 async def asked_to_wait() -> None:
     """Always told to come back in fifty seconds."""
-    raise Throttled("busy", status=429, retry_after_s=50)
+    raise TooManyRequests("busy", status=429, retry_after_s=50)
 
 
 @workflow.defn(sandboxed=False)

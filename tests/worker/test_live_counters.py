@@ -11,7 +11,7 @@ import pytest
 from crawler_lifecycle.domain.errors import ClusterUnavailable, RunNotFound, StoreUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports.looks import Counted, ObserverHealth
+from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
 from crawler_lifecycle.worker import live_counters
 from crawler_lifecycle.worker.live_counters import Counting
 from tests.support.run_refs import run_ref
@@ -21,8 +21,8 @@ from tests.support.run_refs import run_ref
 class Outside:
     """An observer and a database that say and take what the test says."""
 
-    told: list[Counted] = field(default_factory=list)
-    written: list[tuple[RunRef, list[Counted]]] = field(default_factory=list)
+    told: list[LiveCounters] = field(default_factory=list)
+    written: list[tuple[RunRef, list[LiveCounters]]] = field(default_factory=list)
     up: bool = True
     place: int = 0
     blind: Exception | None = None
@@ -31,20 +31,20 @@ class Outside:
     def health(self) -> ObserverHealth:
         return ObserverHealth(self.up, place=self.place)
 
-    def counted(self) -> Sequence[Counted]:
+    def counted(self) -> Sequence[LiveCounters]:
         if self.blind is not None:
             raise self.blind
         return list(self.told)
 
-    def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
+    def record_counts(self, run: RunRef, counted: Sequence[LiveCounters]) -> int:
         if run.run_id in self.refusal:
             raise self.refusal[run.run_id]
         self.written.append((run, list(counted)))
         return len(counted)
 
 
-def one(run_id: int, pages: int, index: int = 0) -> Counted:
-    return Counted(run_ref(run_id), 1, index, Counters(pages))
+def one(run_id: int, pages: int, index: int = 0) -> LiveCounters:
+    return LiveCounters(run_ref(run_id), 1, index, Counters(pages))
 
 
 @pytest.fixture

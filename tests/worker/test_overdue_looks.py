@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
+from crawler_lifecycle.domain.audits.audit import LiveRun, ReportedFinding
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.store.audits.reads import OverdueStore
@@ -43,7 +43,7 @@ class Store:
 def test_runs_in_trouble_hold_up_no_other(odd: int) -> None:
     seen: set[int] = set()
 
-    def take_over(run: LiveRun) -> Reported | None:
+    def take_over(run: LiveRun) -> ReportedFinding | None:
         if run.run_id <= odd:
             raise TemporalUnavailable("of this one alone")
         seen.add(run.run_id)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities.look_step import Recorded
+from crawler_lifecycle.activities.look_step import LookOutcome
 from crawler_lifecycle.domain import wake_ups
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -74,14 +74,14 @@ class Outside:
     def unverified(self, before: datetime) -> list[WakeUpState]:
         return [one for one in self.targets.values() if one.due_at is not None and one.due_at < before]
 
-    def record(self, fence: Fence, source: str, few: Tasks) -> Recorded | None:
+    def record(self, fence: Fence, source: str, few: Tasks) -> LookOutcome | None:
         self._raise("cluster")
         time.sleep(self.look_s)
         self.looks[fence.run_id] += 1
         self.sources.add(source)
         self.few.append(few)
         self.targets[fence.run_id] = replace(self.targets[fence.run_id], verified_at=now())
-        return None if self.resumed else Recorded(self.changed, self.look_s)
+        return None if self.resumed else LookOutcome(self.changed, self.look_s)
 
     async def notify(self, workflow_id: str, recorded: bool) -> bool:
         self._raise("temporal")

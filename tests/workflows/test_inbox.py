@@ -9,7 +9,7 @@ import pytest
 
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.features.managers.workflows.manager_state import ManagerInbox
-from crawler_lifecycle.workflows.calls import Interrupted
+from crawler_lifecycle.workflows.calls import StepInterrupted
 from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -102,9 +102,9 @@ def test_what_could_not_be_recorded_waits_and_is_still_news() -> None:
     def interrupted() -> None:
         with inbox.taken():
             inbox.want_stop(EVE, "r1")
-            raise Interrupted
+            raise StepInterrupted
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(StepInterrupted):
         interrupted()
     assert [h.request_id for h in inbox.heard] == ["r0", "r1"]
     assert inbox.changed

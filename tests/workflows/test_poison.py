@@ -33,7 +33,7 @@ from temporalio.service import RPCError
 from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.domain.undecoded import UndecodedPayload
 from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
@@ -157,7 +157,7 @@ async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
 
 
 async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
-    locked = Undecoded("it is encrypted with the key 'lost'", locked=True)
+    locked = UndecodedPayload("it is encrypted with the key 'lost'", locked=True)
     with pytest.raises(RuntimeError, match="key"):
         read_carried(TypeAdapter(RunState), RunState(), locked, ())
 

@@ -28,8 +28,8 @@ from crawler_lifecycle.domain.audits.audit import (
     FindingKind,
     LiveRun,
     OpenWorkflow,
-    Reported,
-    Unknown,
+    ReportedFinding,
+    UnknownDecision,
     WorkflowState,
     given_up,
     reportable,
@@ -57,7 +57,7 @@ from crawler_lifecycle.ports.runs import Fence, TaskRef
 from .adoption import Adoption, run_of
 from .giving_up import GivingUp
 from .parents import wake_parent
-from .settling import PAGE, AuditPage, AuditPart, Found, Mend, Settling, end_tasks, still
+from .settling import PAGE, AuditPage, AuditPart, FindingRepair, Mend, Settling, end_tasks, still
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
@@ -112,7 +112,7 @@ class AuditActivities:
             }
             pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
             adoption = Adoption(self.store, self.cluster, self.directory)
-            found = list[Found]()
+            found = list[FindingRepair]()
             ended = dict[str, ClusterTask]()
             became: dict[str, str | Exception] = {}
             for task, row in pairs:
@@ -120,11 +120,11 @@ class AuditActivities:
                 if finding is None:
                     continue
                 self._still_alive(finding, task)
-                if finding.unknown and page.unknown is Unknown.ADOPT:
-                    found.append(Found(finding, adoption.of(task.run)))
+                if finding.unknown and page.unknown is UnknownDecision.ADOPT:
+                    found.append(FindingRepair(finding, adoption.of(task.run)))
                 else:
                     ended[finding.subject] = task
-                    found.append(Found(finding, partial(_became, became, finding.subject)))
+                    found.append(FindingRepair(finding, partial(_became, became, finding.subject)))
 
             def end(wanted: Sequence[AuditFinding]) -> None:
                 now = {one.subject: (ended[one.subject], one.task_id) for one in wanted if one.subject in ended}
@@ -169,7 +169,7 @@ class AuditActivities:
                     found.append(self._lost(judged, run))
                 uncounted = judge_counted(run)
                 if uncounted is not None:
-                    found.append(Found(uncounted, partial(wake_parent, self.directory, uncounted)))
+                    found.append(FindingRepair(uncounted, partial(wake_parent, self.directory, uncounted)))
             return self._settling.settle(found, page, [run.run_id for run in runs])
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
@@ -180,12 +180,12 @@ class AuditActivities:
         now = next(iter(self.store.audits.open_runs(run.run_id - 1, 1)), None)
         return judge_live(run, state, self.store.tasks.count_tasks(run.run_id).positive()) if now == run else None
 
-    def _lost(self, finding: AuditFinding, run: LiveRun) -> Found:
+    def _lost(self, finding: AuditFinding, run: LiveRun) -> FindingRepair:
         """Return the finding with its repair: a workflow takes the run over. If none can do that, the run is ended."""
         end = None
         if self.giving_up is not None:
             end = still(partial(self._judged, run), partial(self.giving_up.run, run, given_up(finding)))
-        return Found(finding, partial(self._resume, finding, run), end)
+        return FindingRepair(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
         """Return the state of the run's workflow: of its owner, or of a workflow that is about to claim the run.
@@ -233,7 +233,7 @@ class AuditActivities:
         self.directory.begin(request, workflow_id, run.run_uid, repair=True)
         return f"taken over by workflow {workflow_id}"
 
-    def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
+    def take_over(self, run: LiveRun, *, repair: bool = True) -> ReportedFinding | None:
         """Take over a run that has no workflow. Return the finding with the result.
 
         ``None``: a workflow works for the run, or the run has continued. The grace period is shorter than that of an
@@ -290,7 +290,7 @@ class AuditActivities:
                 found += [(finding, workflow) for workflow, finding in again if finding is not None]
             adoption = Adoption(self.store, self.cluster, self.directory)
             mends = [self._without_row(finding, workflow, page.unknown, adoption) for finding, workflow in found]
-            settled = [Found(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
+            settled = [FindingRepair(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
             part = self._settling.settle(settled, page, [w.workflow_id for w in listed])
         return replace(part, next=following)
 
@@ -304,8 +304,10 @@ class AuditActivities:
             for w in listed
         ]
 
-    def _without_row(self, finding: AuditFinding, workflow: OpenWorkflow, unknown: Unknown, adoption: Adoption) -> Mend:
-        if unknown is not Unknown.ADOPT:
+    def _without_row(
+        self, finding: AuditFinding, workflow: OpenWorkflow, unknown: UnknownDecision, adoption: Adoption
+    ) -> Mend:
+        if unknown is not UnknownDecision.ADOPT:
             return partial(self._terminate, finding, workflow)
         return _no_adoption if workflow.of_parent else adoption.of(run_of(workflow))
 
@@ -324,12 +326,12 @@ class AuditActivities:
         with beating():
             since = self.clock() - RECENT
             runs = self.store.audits.ended_runs(since, _moment(page.after), PAGE)
-            found: list[Found] = []
+            found: list[FindingRepair] = []
             for run in runs:
                 alive()
                 undelivered = self._undelivered(run)
                 if undelivered is not None:
-                    found.append(Found(undelivered, partial(self._deliver, run)))
+                    found.append(FindingRepair(undelivered, partial(self._deliver, run)))
             found += self._late_evidence({run.run_id: run.stop for run in runs}, since)
             return self._settling.settle(found, page, [f"{run.ended_at.isoformat()} {run.run_id}" for run in runs])
 
@@ -352,7 +354,7 @@ class AuditActivities:
         self.directory.deliver_again(fence, event=event, files=not run.exported)
         return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
 
-    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Found]:
+    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[FindingRepair]:
         """Return findings about ends that were recorded without evidence, if the cluster has evidence now.
 
         ``stops``: the stops of the runs to check.
@@ -374,7 +376,7 @@ class AuditActivities:
                 task = recorded[run.run_id, seen.index, seen.attempt]
                 finding = judge_end(task, seen, stops[run.run_id])
                 if finding is not None:
-                    found.append(Found(finding, partial(self._record, finding)))
+                    found.append(FindingRepair(finding, partial(self._record, finding)))
         return found
 
     def _record(self, finding: AuditFinding) -> str:

@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.ports.protocols import RowOrder, WorkflowDirectory
 
 from .giving_up import wake
-from .settling import PAGE, AuditPage, AuditPart, Found, Settling, Source, still
+from .settling import PAGE, AuditPage, AuditPart, FindingRepair, Settling, Source, still
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
@@ -101,11 +101,11 @@ class ParentAudit:
                 found.append(self._lost(judged, parent, kind))
         for step in kind.steps(numbers) if FindingKind.NO_RUN in only else ():
             judged = judge_step(step)
-            found.append(Found(judged, partial(wake_parent, self.directory, judged)))
+            found.append(FindingRepair(judged, partial(wake_parent, self.directory, judged)))
         settling = Settling(self.store.findings, self.rules, self.clock())
         return settling.settle(found, page, numbers)
 
-    def _lost(self, finding: AuditFinding, parent: LiveParent, kind: ParentKind) -> Found:
+    def _lost(self, finding: AuditFinding, parent: LiveParent, kind: ParentKind) -> FindingRepair:
         """Return the finding with its repair: start a workflow. If no workflow can carry the parent, end the parent."""
 
         def begin() -> str:
@@ -117,7 +117,7 @@ class ParentAudit:
             wake(self.directory, kind.give_up(parent, given_up(finding)))
             return "given up"
 
-        return Found(finding, begin, still(partial(self._judged, parent, kind), end))
+        return FindingRepair(finding, begin, still(partial(self._judged, parent, kind), end))
 
     def _judged(self, parent: LiveParent, kind: ParentKind) -> AuditFinding | None:
         if parent.unreadable is not None:

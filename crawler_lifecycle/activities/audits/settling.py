@@ -22,9 +22,9 @@ from crawler_lifecycle.domain.audits.audit import (
     AuditRules,
     ClusterTask,
     FindingKind,
-    Noted,
-    Reported,
-    Unknown,
+    ReportedFinding,
+    StoredFinding,
+    UnknownDecision,
     due,
     in_a_row,
     is_hopeless,
@@ -125,7 +125,7 @@ PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FindingRepair:
     """A finding and its repair."""
 
     finding: AuditFinding
@@ -140,7 +140,7 @@ class AuditPage:
 
     repair: bool = False
     after: str | None = None
-    unknown: Unknown = Unknown.LEAVE
+    unknown: UnknownDecision = UnknownDecision.LEAVE
     what: str = ""
     """The kind of parent that is compared (``LiveParent.what``); empty where a source has one kind."""
 
@@ -152,7 +152,7 @@ class AuditPart:
     looked: int = 0
     found: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
-    findings: list[Reported] = field(default_factory=list)
+    findings: list[ReportedFinding] = field(default_factory=list)
     next: str | None = None
     noted_at: datetime | None = None
     """The time just before the findings were recorded, by the clock that dates findings."""
@@ -172,7 +172,7 @@ class Settling:
 
     def settle(
         self,
-        found: Iterable[Found],
+        found: Iterable[FindingRepair],
         page: AuditPage,
         keys: Sequence[object],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
@@ -186,7 +186,7 @@ class Settling:
         noted = self.store.note_findings(worth) if worth else {}
         noted |= {f.subject: in_a_row(f, noted[f.subject]) for f in worth}
         wanted = {f.subject for f in worth if page.repair and due(f, noted[f.subject], self.now, self.rules)}
-        if page.unknown is not Unknown.LEAVE:
+        if page.unknown is not UnknownDecision.LEAVE:
             wanted |= {f.subject for f in worth if f.unknown}
         if prepare is not None and wanted:
             prepare([finding for finding in worth if finding.subject in wanted])
@@ -217,7 +217,7 @@ class Settling:
         following = str(keys[-1]) if len(keys) >= PAGE else None
         return AuditPart(len(keys), dict(counts), dict(+repaired), most_urgent(reports), following, self.now)
 
-    def _report(self, finding: AuditFinding, noted: Noted, mend: Mend | None, tries: int) -> Reported:
+    def _report(self, finding: AuditFinding, noted: StoredFinding, mend: Mend | None, tries: int) -> ReportedFinding:
         text = finding.spared
         done = False
         if mend is not None:
@@ -229,7 +229,7 @@ class Settling:
             self.store.note_repair(finding.subject, text, done=done, tries=tries if done else noted.tries)
         person = finding.kind in FOR_PEOPLE or finding.spared is not None
         left = None if done or person else ready_at(finding, noted, self.rules)
-        return Reported(
+        return ReportedFinding(
             finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, text, done, left
         )
 

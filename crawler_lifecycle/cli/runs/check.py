@@ -55,7 +55,7 @@ def _bad(check: str, text: str, cure: str, section: str) -> Line:
     return Line(check, "FAILED", text, f"{cure} (docs/contract.md#{section})")
 
 
-class Seen(NamedTuple):
+class CheckedRun(NamedTuple):
     """A run, and the row of its task in one attempt, empty before there is one."""
 
     run: Document
@@ -190,14 +190,16 @@ class Trial:
         say(f"run {run} is started")
         return run
 
-    def _look(self, run: int, attempt: int) -> Seen:
+    def _look(self, run: int, attempt: int) -> CheckedRun:
         found = self._gateway.poll(RUN.path(run))  # before the task, which is then at least as new
         rows = [row for row in self._gateway.tasks(run) if row.get("run_attempt") == attempt]
         if found.get("status") in TERMINAL:
             self._live.discard(str(found.get("request_id")))
-        return Seen(found, rows[-1] if rows else {})
+        return CheckedRun(found, rows[-1] if rows else {})
 
-    def _follow(self, run: int, done: Callable[[Seen], bool], limit_s: float = 0.0, attempt: int = 1) -> Seen:
+    def _follow(
+        self, run: int, done: Callable[[CheckedRun], bool], limit_s: float = 0.0, attempt: int = 1
+    ) -> CheckedRun:
         """Poll a run until ``done``, its end, or the limit, and return the last answer."""
         polling = Polling(timeout_s=limit_s or self._limit_s, longest_s=1.0)
         for seen in polling.answers(lambda: self._look(run, attempt), answered=True):
@@ -205,14 +207,14 @@ class Trial:
                 return seen
         return self._ask(lambda: self._look(run, attempt))
 
-    def _stop(self, run: int, attempt: int = 1) -> Seen:
+    def _stop(self, run: int, attempt: int = 1) -> CheckedRun:
         words = {"reason": WHY, "requested_by": self._by, "request_id": str(uuid.uuid4())}
         self._ask(lambda: self._gateway.stop(run, **words))
         return self._follow(run, lambda seen: False, self._grace_s + _STOP_S, attempt)
 
     # --- lines
 
-    def _stop_line(self, seen: Seen) -> Line:
+    def _stop_line(self, seen: CheckedRun) -> Line:
         times = (seen.run.get("stop") or {}).get("requested_at"), seen.task.get("ended_at")
         (asked, ended) = map(moment, times)
         after = took(*times)
@@ -228,7 +230,7 @@ class Trial:
         cure = f"on {self._entry['stop_signal']} save what is needed, and end with exit 0 or 11 in {self._grace_s:g} s"
         return _bad("stop", text, cure, "stop")
 
-    def _last_words(self, seen: Seen) -> Line:
+    def _last_words(self, seen: CheckedRun) -> Line:
         if not seen.stopped:
             return Line("last words", "skipped", "it was not stopped")
         log = ""
@@ -240,7 +242,7 @@ class Trial:
         cure = "end by yourself with exit 0 or 11 after the stop signal, or write finish_reason into CRAWL_STATS_FILE"
         return _bad("last words", "its log tells no finish reason", cure, "end")
 
-    def _resuming(self, before: Seen) -> Iterator[Line]:
+    def _resuming(self, before: CheckedRun) -> Iterator[Line]:
         if not before.stopped or not self._entry.get("resumable"):
             why = "its entry of the catalogue does not say resumable: true" if before.stopped else "it was not stopped"
             yield from (Line(name, "skipped", why) for name in ("resume", "goes on"))
@@ -250,7 +252,7 @@ class Trial:
         self._live.add(str(before.run["request_id"]))
         attempt = int(self._ask(lambda: self._gateway.resume(run, requested_by=self._by))["attempt"])
 
-        def done(seen: Seen) -> bool:
+        def done(seen: CheckedRun) -> bool:
             return _readings(counts, seen) >= (_PATIENCE if seen.task.get("resumed") is None else 1)
 
         seen = self._follow(run, done, attempt=attempt)
@@ -269,7 +271,7 @@ class Trial:
         else:
             yield Line("goes on", "ok" if told else "skipped", f"from {_words(before.counts)} to {_words(told)}")
 
-    def _ending(self, run: int, seen: Seen) -> Iterator[Line]:
+    def _ending(self, run: int, seen: CheckedRun) -> Iterator[Line]:
         if not seen.ended:
             seen = self._stop(run)
             yield Line("end", "skipped", f"it did not end in {self._limit_s:g} s", "give it less, or raise --limit-s")
@@ -281,7 +283,7 @@ class Trial:
         yield self._items(run, seen)
         yield self._files(run)
 
-    def _items(self, run: int, seen: Seen) -> Line:
+    def _items(self, run: int, seen: CheckedRun) -> Line:
         if self._entry.get("items") is False:
             return Line("items", "skipped", "its entry of the catalogue says items: off")
         stats = self._ask(lambda: self._gateway.get(RUN.path(run, "/items/stats")))
@@ -307,14 +309,14 @@ class Trial:
         return _bad("files", text, "leave CRAWL_FILES_DIR in its place; crawlctl doctor checks the archive", "files")
 
 
-def _readings(counts: list[Counts], seen: Seen) -> int:
+def _readings(counts: list[Counts], seen: CheckedRun) -> int:
     """Add the counters to the different readings above zero, and return the number of these."""
     if any(seen.counts.values()) and seen.counts not in counts:
         counts.append(seen.counts)
     return len(counts)
 
 
-def _counters(counts: list[Counts], seen: Seen) -> Line:
+def _counters(counts: list[Counts], seen: CheckedRun) -> Line:
     cure = "write pages and items into CRAWL_STATS_FILE about once a second, and never set them back"
     first, last = (counts[0], counts[-1]) if counts else ({}, {})
     if lower := _lower(seen.counts, last):

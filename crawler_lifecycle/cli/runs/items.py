@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.items import plain
 from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
-from crawler_lifecycle.runner.item_reader import Skipped
+from crawler_lifecycle.runner.item_reader import SkippedData
 
 from . import tables
 from .files import TaskId, fetch, files_of
@@ -75,7 +75,7 @@ def items(
         if stats:
             document = gateway.get(RUN.path(run, "/items/stats"), task=task, field=field, contains=contains)
             return _show_stats(run, document)
-        found = _Found(gateway, run, task)
+        found = _FeedItems(gateway, run, task)
         names = fields.split(",") if fields else None
         if format is None:
             shown = limit or SHOWN
@@ -100,14 +100,14 @@ def items(
     return Exit.DONE
 
 
-class _Found:
+class _FeedItems:
     """The items in the feeds of a run."""
 
     def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
         rows, note = files_of(gateway, run, task)
         self._gateway = gateway
         self._run = run
-        self._skipped = Skipped()
+        self._skipped = SkippedData()
         self._notes = [note] if note else []
         self._note = (gateway.run(run).get("fields") or {}).get("note") if task is None else None
         names = [row["name"] for row in rows]
@@ -128,7 +128,7 @@ class _Found:
         return [*self._notes, *self._skipped.sentences(self._note)]
 
 
-def _show(run: int, found: _Found, items: Iterable[Any], limit: int) -> int:
+def _show(run: int, found: _FeedItems, items: Iterable[Any], limit: int) -> int:
     texts = [plain(item) for item in items if item is not PAUSE]
     lines = [f"{clean(text)}\n" for text in texts[:limit]]
     rows = [json.loads(text) for text in texts[:limit]]

@@ -35,7 +35,7 @@ _RANK = {"STOPPING": 0, "RUNNING": 1, "PENDING": 2, "LOST": 3, "FAILED": 4, "CAN
 
 
 @dataclass(slots=True)
-class Seen:
+class WatchedRun:
     """The latest documents about a run."""
 
     run: Document = field(default_factory=dict)
@@ -64,7 +64,7 @@ def watch(run: int | None = None, /) -> int:
 
 def watch_run(gateway: Gateway, run_id: int, *, after: Document | None = None) -> int:
     """Show a run until its end. Return the exit code. Attempts before that of ``after`` are ignored."""
-    seen = Seen()
+    seen = WatchedRun()
     _, code = watch_changes(
         lambda: _read(gateway, run_id, seen),
         _entries,
@@ -74,7 +74,7 @@ def watch_run(gateway: Gateway, run_id: int, *, after: Document | None = None) -
     return RUN.seen_to_its_end(seen.run, code)
 
 
-def _read(gateway: Gateway, run_id: int, seen: Seen) -> Seen:
+def _read(gateway: Gateway, run_id: int, seen: WatchedRun) -> WatchedRun:
     run = gateway.poll(f"/v1/runs/{run_id}")
     tasks = gateway.poll(f"/v1/runs/{run_id}/tasks", page_size=TASKS_PAGE).get("tasks", [])
     if _moved(run) != _moved(seen.run) or len(tasks) != len(seen.tasks):
@@ -88,7 +88,7 @@ def _moved(run: Document) -> tuple[object, ...]:
     return run.get("status"), run.get("attempt"), run.get("tasks")
 
 
-def _entries(seen: Seen) -> list[Entry]:
+def _entries(seen: WatchedRun) -> list[Entry]:
     """Return a line about the run, and one for each task and correction."""
     document = {**seen.run, "task_rows": list(seen.tasks), "corrections": list(seen.corrections)}
     lines = {"run": run_line(seen.run)}
@@ -184,7 +184,7 @@ def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
 # --- the tree ---------------------------------------------------------------------------------------------------------
 
 
-def draw(seen: Seen, height: int) -> Any:
+def draw(seen: WatchedRun, height: int) -> Any:
     """Return a tree of a run for a terminal of this height: its four stages, with its tasks."""
     from rich.console import Group
     from rich.text import Text
@@ -212,7 +212,7 @@ def draw(seen: Seen, height: int) -> Any:
     return Group(tree, *(Text(line) for line in _below(run, seen.corrections)))
 
 
-def _add_tasks(branch: Any, seen: Seen, most: int) -> None:
+def _add_tasks(branch: Any, seen: WatchedRun, most: int) -> None:
     from rich.text import Text
 
     branch.add(Text(counts_of(seen.run, seen.tasks)))

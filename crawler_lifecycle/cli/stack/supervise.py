@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Supervised:
     part: Part
     log: Path
     wanted: bool = False
@@ -87,7 +87,7 @@ class Supervisor:
         self._logs = logs
         self._say = say
         self._changed = changed
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _Supervised] = {}
         self._wake = threading.Event()
         self._starting = threading.Lock()
         self._closed = False
@@ -99,7 +99,7 @@ class Supervisor:
         """Set the wanted parts, and return at once. ``wait_healthy`` waits for them."""
         for part in parts:
             log = self._logs / f"{part.name}.log"
-            self._kept[part.name] = _Kept(part, log, wanted=True, grace_s=part.grace_s)
+            self._kept[part.name] = _Supervised(part, log, wanted=True, grace_s=part.grace_s)
         if not self._thread.is_alive():
             self._thread.start()
         if self._silent_s is not None and not self._asking.is_alive():
@@ -181,10 +181,10 @@ class Supervisor:
                         kept.heard = time.monotonic()
             time.sleep(ASK_S)
 
-    def _silent(self, kept: _Kept, now: float) -> bool:
+    def _silent(self, kept: _Supervised, now: float) -> bool:
         return self._silent_s is not None and kept.heard is not None and now - kept.heard > self._silent_s
 
-    def _tend(self, kept: _Kept, now: float) -> bool:
+    def _tend(self, kept: _Supervised, now: float) -> bool:
         """Do the next step towards the wanted state of a part. Return whether its process id changed."""
         if kept.process is None:
             with self._starting:
@@ -210,7 +210,7 @@ class Supervisor:
             kept.delay = 0.0
         return False
 
-    def _spawn(self, kept: _Kept, now: float) -> None:
+    def _spawn(self, kept: _Supervised, now: float) -> None:
         part = kept.part
         try:
             kept.process = processes.spawn(part.command, env=part.env, cwd=part.cwd, log=kept.log)
@@ -221,7 +221,7 @@ class Supervisor:
         kept.heard = None
         kept.starts.append(kept.process.pid)
 
-    def _ended(self, kept: _Kept, code: int | str, now: float) -> None:
+    def _ended(self, kept: _Supervised, code: int | str, now: float) -> None:
         kept.ends += 1
         kept.delay = min(LONGEST_DELAY_S, max(FIRST_DELAY_S, kept.delay * 2))
         kept.due = now + kept.delay
@@ -229,7 +229,7 @@ class Supervisor:
         self._say(f"{kept.part.name} ended {how}; starting it again in {kept.delay:g} s (log: {kept.log})")
 
     @staticmethod
-    def _ask_to_end(kept: _Kept, process: subprocess.Popen[bytes], now: float) -> None:
+    def _ask_to_end(kept: _Supervised, process: subprocess.Popen[bytes], now: float) -> None:
         if kept.asked_to_end is None:
             kept.asked_to_end = now
             process.terminate()
@@ -259,7 +259,7 @@ def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
         connection.close()
 
 
-def _status(kept: _Kept) -> int | None:
+def _status(kept: _Supervised) -> int | None:
     """Return the status of a part: 503 if it is not ready, ``None`` if it does not answer itself.
 
     Our services name their stack, and hide what they have open. The process of any other part has to listen there.

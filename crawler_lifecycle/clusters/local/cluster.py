@@ -40,7 +40,7 @@ from crawler_lifecycle.domain.last_words import kept_log
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase, log_tail
 from crawler_lifecycle.ports.looks import Details, Look
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.runner import contract
 
 from .folders import folder as files
@@ -138,7 +138,7 @@ class LocalCluster:
 
     # --- Deployer
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         """Start the tasks, each at most once per (run, attempt, index), even with concurrent calls.
 
         Raises ``ClusterUnavailable`` and ``DeploymentExpired``.

@@ -20,9 +20,9 @@ from crawler_lifecycle.clusters.local.processes.identity import BOOT, Identity
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.runner.held import HeldFolder, NotOurs
 
 from . import supervisor
 from .folders import folder as files
@@ -63,7 +63,7 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 _RUNNER = str(Path(__file__).resolve().parents[2] / "runner")
 
 
-class Refused(Exception):
+class LaunchRefused(Exception):
     """A task that can never start here. The text is the reason."""
 
 
@@ -84,30 +84,30 @@ class Launcher:
     run_as: RunAs | None
     """The user of crawlers; ``None`` for our own user."""
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> DeployedTask:
         """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
         name = task_name(deployment.run, task.index, task.attempt)
         folder = task_path(self.state, deployment.run, task.index, task.attempt)
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
-                return Deployed(task.index, "existing", name, str(begun))  # even if its crawler changed the folder
+                return DeployedTask(task.index, "existing", name, str(begun))  # even if its crawler changed the folder
             uid = self._existing_uid(folder)
             state = "existing"
             if uid is None:
                 try:
                     spec = self._spec(deployment, crawler, task, folder, name)
-                except (Refused, InvalidRequest) as why:
-                    return Deployed(task.index, "refused", name, reason=str(why))
+                except (LaunchRefused, InvalidRequest) as why:
+                    return DeployedTask(task.index, "refused", name, reason=str(why))
                 state, reason = self._create(deployment, folder, name, spec)
                 if state == "deferred":
-                    return Deployed(task.index, "deferred", name, reason=reason)
+                    return DeployedTask(task.index, "deferred", name, reason=reason)
                 uid = self._existing_uid(folder)
             self._ensure_supervisor(folder, name, deployment, crawler, task, uid or "")
         except NotOurs as why:
-            return Deployed(task.index, "refused", name, reason=f"Its folder cannot be created: {why}")
+            return DeployedTask(task.index, "refused", name, reason=f"Its folder cannot be created: {why}")
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
-        return Deployed(task.index, state, name, uid or None)
+        return DeployedTask(task.index, state, name, uid or None)
 
     def _existing_uid(self, folder: Path) -> str | None:
         try:
@@ -146,7 +146,7 @@ class Launcher:
             self._check_expiry(deployment.expires_at)
             # Never create the folder of all tasks. If it is missing, its disk is not mounted, and with a new empty
             # folder all runs would seem to be lost.
-            held = Held(str(self.state / "tasks"))
+            held = HeldFolder(str(self.state / "tasks"))
             for part in folder.parts[-3:]:
                 held = held.make(part)
             held.make(files.FILES)
@@ -231,12 +231,12 @@ class Launcher:
         return passed if self.run_as is None else passed | self.run_as.environment()
 
     def _secrets(self, crawler: CrawlerDefinition) -> dict[str, str]:
-        """Return the values of the catalogue's references ``env:NAME``. Raises ``Refused`` for an unknown variable."""
+        """Return the values of the catalogue's ``env:NAME``. Raises ``LaunchRefused`` for an unknown variable."""
         values = {}
         for name, reference in crawler.secrets.items():
             source = reference.removeprefix("env:")
             if source == reference or source not in self.environment:
-                raise Refused(
+                raise LaunchRefused(
                     f"secrets.{name}: {reference!r} cannot be resolved here; "
                     "on the local cluster give 'env:NAME', a variable of the scheduler service"
                 )
@@ -248,7 +248,7 @@ class Launcher:
     ) -> files.Record:
         """Return the spec: all data that the supervisor needs.
 
-        Raises ``Refused`` or ``InvalidRequest`` for a task that can never work.
+        Raises ``LaunchRefused`` or ``InvalidRequest`` for a task that can never work.
         """
         contract = contract_of(deployment, crawler, task)
         resources = deployment.of(task).resources.over(crawler.resources)
@@ -292,20 +292,22 @@ class Launcher:
         }
 
     def _argv(self, crawler: CrawlerDefinition) -> tuple[list[str], Path]:
-        """Return the command line of runner and crawler, and the folder where it starts. Raises ``Refused``."""
+        """Return the command line of runner and crawler, and the folder where it starts. Raises ``LaunchRefused``."""
         cwd = self.base_dir if crawler.project is None else (self.base_dir / crawler.project).resolve()
         if not cwd.is_dir():
-            raise Refused(f"project: {crawler.project!r} is not a folder ({cwd}); name an existing folder")
+            raise LaunchRefused(f"project: {crawler.project!r} is not a folder ({cwd}); name an existing folder")
         wrapper = [self.python, "-I", "-S", _RUNNER]
         if crawler.kind is CrawlerKind.SCRAPY:
             if crawler.project is None:
-                raise Refused("project: missing; a crawler of kind 'scrapy' needs the folder of its project")
+                raise LaunchRefused("project: missing; a crawler of kind 'scrapy' needs the folder of its project")
             return [*wrapper, "scrapy", "--project", str(cwd), "--spider", crawler.spider_name], cwd
         path = crawler.env.get("PATH") or self._passed_on()["PATH"]
         program = crawler.command[0]
         found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
         if found is None:
-            raise Refused(f"command: {program!r} is not an executable that can be found; give its path, or set PATH")
+            raise LaunchRefused(
+                f"command: {program!r} is not an executable that can be found; give its path, or set PATH"
+            )
         return [*wrapper, "command", "--", found, *crawler.command[1:]], cwd
 
 
@@ -326,6 +328,6 @@ def _began(folder: Path) -> bool:
 
 def _make_state(state: Path, folder: str) -> None:
     """Create the folder of saved state, which all attempts share. Links that earlier attempts made are not followed."""
-    held = Held(str(state))
+    held = HeldFolder(str(state))
     for part in os.path.relpath(folder, state).split(os.sep):
         held = held.make(part)

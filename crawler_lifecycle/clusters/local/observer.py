@@ -28,7 +28,7 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import open_lock
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.cluster import Changed
-from crawler_lifecycle.ports.looks import Counted, ObserverHealth
+from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
 from crawler_lifecycle.ports.runs import TaskRef
 
 from .folders import folder as files
@@ -95,7 +95,7 @@ class LocalObserver:
         finally:
             self._health = ObserverHealth(False, "the observer does not watch now")
 
-    def counted(self) -> Sequence[Counted]:
+    def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of living tasks (see the port). A folder that cannot be read is left out."""
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
@@ -104,7 +104,7 @@ class LocalObserver:
                     run, index, attempt = key
                     counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
                     if counters != Counters():
-                        found.append(Counted(run, attempt, index, counters, at))
+                        found.append(LiveCounters(run, attempt, index, counters, at))
         return found
 
 

@@ -30,7 +30,7 @@ from crawler_lifecycle.clusters.local.processes.identity import (
 )
 from crawler_lifecycle.clusters.local.processes.slot_queue import (
     WAKERS,
-    Woken,
+    QueueSignal,
     alarm,
     free_slot,
     open_turnstiles,
@@ -39,7 +39,7 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import (
 )
 from crawler_lifecycle.runner.child import become_subreaper, hide_environment
 from crawler_lifecycle.runner.contract import moment, now
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.runner.held import HeldFolder, NotOurs
 
 from .folders import folder as files
 from .processes import liveness_marks
@@ -166,7 +166,7 @@ class Supervisor:
         while not self._stop_asked():
             try:
                 alarm.sleep_in_queue(lock)
-            except Woken:
+            except QueueSignal:
                 signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
                 continue
             return
@@ -411,7 +411,7 @@ class Supervisor:
         """
         tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
         try:
-            there = Held(tasks)
+            there = HeldFolder(tasks)
         except OSError:
             return False
         try:
@@ -467,9 +467,9 @@ class Supervisor:
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):
             if report is None:
-                Held(folder).unlink(name)
+                HeldFolder(folder).unlink(name)
             else:
-                files.replace(Held(folder), name, {**report, "uid": self._spec.get("uid")})
+                files.replace(HeldFolder(folder), name, {**report, "uid": self._spec.get("uid")})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")

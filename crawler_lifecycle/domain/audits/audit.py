@@ -66,7 +66,7 @@ FOR_PEOPLE = (FindingKind.NOT_TOLD, FindingKind.UNRECORDED, FindingKind.UNREADAB
 LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
 
 
-class Unknown(StrEnum):
+class UnknownDecision(StrEnum):
     """A person's decision about runs, managers and graphs that the database does not know."""
 
     LEAVE = "leave"
@@ -302,14 +302,14 @@ class AuditFinding:
     """The reason why this finding is only reported, although others of its kind are repaired."""
     unknown: bool = False
     """True when the database does not know the run, manager or graph. Rows are never removed, so the database is an
-    older copy, a new one or the wrong one. Only a person's decision (``Unknown``) adopts the run or ends it.
+    older copy, a new one or the wrong one. Only a person's decision (``UnknownDecision``) adopts the run or ends it.
     """
     tries_max: int | None = None
     """The number of take-overs without progress after which it is given up; ``None``: its repair is no take-over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class StoredFinding:
     """The stored data about a finding."""
 
     first_seen: datetime
@@ -336,7 +336,7 @@ def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
     return True
 
 
-def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
+def due(finding: AuditFinding, noted: StoredFinding, now: datetime, rules: AuditRules) -> bool:
     """Return whether a finding is repaired now: after its grace period, and if it does not need a person."""
     if finding.kind in FOR_PEOPLE or finding.spared is not None or noted.settled:
         return False
@@ -346,7 +346,7 @@ def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -
     return max(now, noted.first_seen) >= ready_at(finding, noted, rules)
 
 
-def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime:
+def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> datetime:
     """Return the earliest time of a repair: after the grace period and the waits after take-overs without progress."""
     begin = noted.first_seen
     if finding.since is not None and finding.kind not in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
@@ -358,7 +358,7 @@ def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime
     return max(ready, noted.repaired_at + _AGAIN * 2.0**doublings)
 
 
-def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
+def in_a_row(finding: AuditFinding, noted: StoredFinding) -> StoredFinding:
     """Return the record of a finding with its count of take-overs.
 
     The count begins again at 0 if the workflow of the last take-over was open for longer than ``LIVED``.
@@ -374,7 +374,7 @@ def given_up(finding: AuditFinding) -> str:
     return f"Given up after {many} without progress: {finding.detail}"[:1000]
 
 
-def is_hopeless(finding: AuditFinding, noted: Noted) -> bool:
+def is_hopeless(finding: AuditFinding, noted: StoredFinding) -> bool:
     """Return whether the finding had its last take-over. Its run, manager or graph is then ended."""
     return finding.tries_max is not None and noted.tries >= finding.tries_max
 
@@ -394,7 +394,7 @@ def _grace(kind: FindingKind, rules: AuditRules) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReportedFinding:
     """A finding in a report. ``repair``: a text about its repair; ``None``: there was none yet."""
 
     kind: FindingKind
@@ -420,7 +420,7 @@ class AuditReport:
     """The number of compared entries of each source: tasks on the cluster, open runs, open workflows and others."""
     found: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
-    findings: list[Reported] = field(default_factory=list)
+    findings: list[ReportedFinding] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     """Sentences about sources that could not be compared, with the reason."""
 
@@ -433,6 +433,6 @@ class AuditReport:
 _ORDER = {kind: number for number, kind in enumerate(FindingKind)}
 
 
-def most_urgent(findings: Iterable[Reported]) -> list[Reported]:
+def most_urgent(findings: Iterable[ReportedFinding]) -> list[ReportedFinding]:
     """Return the first ``REPORTED_MAX`` findings in the order of ``FindingKind``, then by run and task."""
     return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:REPORTED_MAX]

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import check_name
-from crawler_lifecycle.domain.coverage import Expected, OnViolation
+from crawler_lifecycle.domain.coverage import ExpectedCoverage, OnViolation
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
@@ -144,10 +144,10 @@ class CrawlerDefinition:
             )
 
     @property
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedCoverage:
         """The requirements of its runs."""
         fail = self.on_violation is OnViolation.FAIL
-        return Expected.of(self.expect, fail=fail, watched=self.kind is CrawlerKind.SCRAPY)
+        return ExpectedCoverage.of(self.expect, fail=fail, watched=self.kind is CrawlerKind.SCRAPY)
 
     @property
     def spider_name(self) -> str:

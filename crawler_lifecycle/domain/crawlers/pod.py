@@ -356,7 +356,7 @@ class PodOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class ReservedNames:
     """Names that an installation reserves in its settings. No catalogue entry may use them."""
 
     claim: str | None = None

@@ -158,7 +158,7 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ExecutionEnd:
     """The end of one execution of a step, with the result to record."""
 
     end: StepEnd

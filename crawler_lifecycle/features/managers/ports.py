@@ -147,7 +147,7 @@ class ManagerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class ManagerCommit:
     """The state of a manager after a decision was committed."""
 
     starting: int

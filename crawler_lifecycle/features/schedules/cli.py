@@ -13,11 +13,11 @@ from crawler_lifecycle.cli.inputs import Arguments, Settings, content_of, json_o
 from crawler_lifecycle.cli.output import emit_list, now, say_note, show_list
 from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import current, time_of
-from crawler_lifecycle.cli.subjects import By, Limit, Named, Project, Shown
+from crawler_lifecycle.cli.subjects import By, Limit, NamedKind, Project, Shown
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import DUE, SCHEDULE, Document
 
-KIND = Named(SCHEDULE)
+KIND = NamedKind(SCHEDULE)
 Name = Annotated[str, Parameter(help="the schedule's name")]
 Decision = Literal["started", "queued", "skipped_overlap", "paused", "missed", "failed"]
 

@@ -102,7 +102,7 @@ class PreviousTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class NotedFirings:
     """The number of firings that were written for due times without a firing."""
 
     missed: int = 0

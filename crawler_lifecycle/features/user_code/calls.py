@@ -51,7 +51,7 @@ MOST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlanEntry:
     """A manager's class in a module, or a function that builds a graph."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -71,13 +71,13 @@ class FoundModule:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    plans: list[Found]
+    plans: list[PlanEntry]
     files: list[str]
     fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedClass:
     """A loaded class."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -100,9 +100,9 @@ def found(reply: object) -> FoundModule:
     return module
 
 
-def loaded(reply: object) -> Loaded:
+def loaded(reply: object) -> LoadedClass:
     """Return the facts about the loaded class."""
-    one = _checked(Loaded, reply)
+    one = _checked(LoadedClass, reply)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
             raise InvalidRequest(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.values import packed
 from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
 
 from .output import for_people
-from .pool import Pool, Pooled, no_answer
+from .pool import Pool, PooledProcess, no_answer
 from .process import START_S, Alive, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, Message, read_frames, write_frames
 
@@ -33,7 +33,7 @@ QUESTION_MAX = 64 * 1024 * 1024
 _SETTING = "timeout_s of the step"
 
 
-class FunctionProcess(Pooled):
+class FunctionProcess(PooledProcess):
     """``FunctionHost`` that uses a process."""
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int, leaving: threading.Event) -> None:

@@ -22,13 +22,13 @@ from .process import START_S, Alive, Answer, HostProcess, Rules
 from .wire import Message
 
 T = TypeVar("T")
-P = TypeVar("P", bound="Pooled")
+P = TypeVar("P", bound="PooledProcess")
 
 #: Seconds between two checks of a caller that waits for a process; at each check it also reports that it is alive.
 _TURN_S = 0.5
 
 
-class Pooled:
+class PooledProcess:
     """A process in a pool."""
 
     process: HostProcess
@@ -163,7 +163,7 @@ class Limits:
     processes: int = 100
 
 
-class Host(Pooled):
+class Host(PooledProcess):
     """``PlanHost`` that uses a process."""
 
     def __init__(self, plan: str, manager_id: int, attempt: int, rules: Rules, limits: Limits) -> None:

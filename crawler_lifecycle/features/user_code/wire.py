@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import IO, Any, TypeVar
 
 from crawler_lifecycle.domain import errors
-from crawler_lifecycle.features.managers.domain.manager import Ended, Facts, Job, Live, Waiting
+from crawler_lifecycle.features.managers.domain.manager import EndedJob, Facts, Job, Live, Waiting
 
 W = TypeVar("W", Live, Waiting)
 #: A message between a worker and its process, or a part of one.
@@ -63,7 +63,7 @@ def restored(kind: type[W], data: Message) -> W:
 
 def facts(data: Message) -> Facts:
     """Return the ``Facts`` that ``encode`` has written."""
-    ended = [Ended(**{**end, "live": restored(Live, end["live"])}) for end in data["ended"]]
+    ended = [EndedJob(**{**end, "live": restored(Live, end["live"])}) for end in data["ended"]]
     return Facts(**{**data, "ended": ended})
 
 

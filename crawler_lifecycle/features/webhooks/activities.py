@@ -27,8 +27,8 @@ from crawler_lifecycle.ports.runs import Event
 
 from .domain.definition import GIVE_UP_S, WebhookSpec, webhook_workflow_id
 from .ports import (
+    DeliveryAttempt,
     ReceiverGone,
-    Tried,
     WebhookOrder,
     WebhookRow,
     WebhookSender,
@@ -67,7 +67,7 @@ SHIFT_S = 900.0
 LATE_S = 30.0
 
 
-class Followed(StrEnum):
+class FollowEnd(StrEnum):
     """The reason why one execution of ``follow_webhook`` ended."""
 
     ON = "on"
@@ -82,7 +82,7 @@ class Followed(StrEnum):
 class Following:
     """Result of ``follow_webhook``."""
 
-    how: Followed
+    how: FollowEnd
     stuck_seq: int | None = None
     """The number of the first event that was not accepted."""
     wait_s: float | None = None
@@ -133,9 +133,9 @@ class WebhookActivities:
         follower = _follower()
         row = await _block(self.webhooks.follow_webhook, name, follower)
         if row is None:
-            return Following(Followed.DELETED)
+            return Following(FollowEnd.DELETED)
         if row.paused_at is not None:
-            return Following(Followed.PAUSED)
+            return Following(FollowEnd.PAUSED)
         async with self.senders.connections() as sender:
             return await _Shift(self, row, follower, sender).work()
 
@@ -154,7 +154,7 @@ class _Shift:
         """The number of the last event that was read from the outbox."""
         self._left: dict[int, str] = {}
         """Events that were read and are not delivered, in order, with the subject of each."""
-        self._tried: list[Tried] = []
+        self._tried: list[DeliveryAttempt] = []
         """Tries that are not recorded yet."""
         self._sent = 0
         self._failure: NotDelivered | None = None
@@ -170,14 +170,14 @@ class _Shift:
                 if ended is not None:
                     return ended
         except Fenced:  # another execution delivers, or the webhook was changed or deleted: the workflow reads it again
-            return Following(Followed.ON)
+            return Following(FollowEnd.ON)
 
     async def _turn(self) -> Following | None:
         ask = self._store.waiting_events
         row = self._row
         waiting = await _block(ask, row.webhook_id, self._follower, self._spec, self._read, PAGE)
         if waiting.paused:
-            return Following(Followed.PAUSED)
+            return Following(FollowEnd.PAUSED)
         wait = set(self._left.values())  # their new events must wait behind an undelivered one
         self._left |= {event.seq: event.subject for event in waiting.events}
         self._read = waiting.until_seq
@@ -186,15 +186,15 @@ class _Shift:
         if waiting.events or leaves or self._through >= row.through_seq + UNNOTED_MAX:
             await self._note()
         if self._row.paused_at is not None:
-            return Following(Followed.PAUSED)
+            return Following(FollowEnd.PAUSED)
         if self._failure is not None:
             if not leaves and not self._hopeless and waiting.more and self._read < self._through + AHEAD_MAX:
                 return None
             if not self._sent:
                 raise self._failure
-            return Following(Followed.FAILING, next(iter(self._left)), self._failure.retry_after_s)
+            return Following(FollowEnd.FAILING, next(iter(self._left)), self._failure.retry_after_s)
         if leaves:
-            return Following(Followed.ON)
+            return Following(FollowEnd.ON)
         self._idle_s = IDLE_S if waiting.events else min(2 * self._idle_s, IDLE_MAX_S)
         if not waiting.more:
             await asyncio.sleep(self._idle_s)
@@ -250,13 +250,13 @@ class _Shift:
                 try:
                     answer = await self._send(event)
                 except NotDelivered as error:
-                    self._tried.append(Tried(event.seq, str(error)))
+                    self._tried.append(DeliveryAttempt(event.seq, str(error)))
                     self._failed_in_row += 1
                     if self._failure is None or not _ends(self._failure):
                         self._failure = error
                     meters.count(meters.WEBHOOK_DELIVERIES, result="failed")
                     return
-            self._tried.append(Tried(event.seq, answer=answer if event.type == EVENT_WEBHOOK_TEST else None))
+            self._tried.append(DeliveryAttempt(event.seq, answer=answer if event.type == EVENT_WEBHOOK_TEST else None))
             del self._left[event.seq]
             self._sent += 1
             self._failed_in_row = 0

@@ -12,11 +12,11 @@ from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import clean, emit_list, say_note, show_list
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.cli.subjects import By, Limit, Named, Project, Shown
+from crawler_lifecycle.cli.subjects import By, Limit, NamedKind, Project, Shown
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
 
-KIND = Named(WEBHOOK)
+KIND = NamedKind(WEBHOOK)
 Name = Annotated[str, Parameter(help="the webhook's name")]
 Status = Literal["delivered", "failed", "skipped"]
 Kind = Annotated[

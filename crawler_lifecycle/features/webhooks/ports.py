@@ -100,7 +100,7 @@ class WaitingEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DeliveryAttempt:
     """One try to deliver an event. ``error`` is ``None`` when the receiver accepted it."""
 
     seq: int

@@ -49,7 +49,7 @@ from .domain.definition import (
     webhook_sink,
     webhook_subject,
 )
-from .ports import Tried, WaitingEvents, WebhookDelivery, WebhookRow
+from .ports import DeliveryAttempt, WaitingEvents, WebhookDelivery, WebhookRow
 
 webhook = new_table(
     "webhook",
@@ -221,7 +221,7 @@ class WebhookStore(NamedPart[WebhookRow]):
         return WaitingEvents(chosen, events[-1].seq if full else until, more=full or until < newest)
 
     def note_tries(
-        self, webhook_id: int, follower: str, tried: Sequence[Tried], through_seq: int, *, settled: bool
+        self, webhook_id: int, follower: str, tried: Sequence[DeliveryAttempt], through_seq: int, *, settled: bool
     ) -> WebhookRow:
         """Record tries, and the number ``through_seq`` up to which every event is settled.
 

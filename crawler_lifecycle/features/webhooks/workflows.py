@@ -11,10 +11,10 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.workflows.calls import Interrupted, MustLeave, call, history_full, pause, reason
+from crawler_lifecycle.workflows.calls import MustLeave, StepInterrupted, call, history_full, pause, reason
 from crawler_lifecycle.workflows.requests import workflow_input
 
-from .activities import Followed, WebhookActivities
+from .activities import FollowEnd, WebhookActivities
 from .ports import WebhookOrder
 
 #: Seconds until a paused webhook, or one after a permanent error, is checked again. If it was changed during an outage
@@ -57,16 +57,16 @@ class CrawlWebhookWorkflow:
         self._woken = False
         try:
             found = await call(WebhookActivities.follow_webhook, order, wake=lambda: self._woken)
-        except Interrupted:
+        except StepInterrupted:
             return False
         except (ActivityError, ApplicationError) as error:
             workflow.logger.error("webhook %s receives no events now: %s", order.name, reason(error))
             await pause(BROKEN_S, lambda: self._woken)
             return False
-        if found.how is Followed.PAUSED:
+        if found.how is FollowEnd.PAUSED:
             await pause(PAUSED_S, lambda: self._woken, "paused")
-        elif found.how is Followed.FAILING:
+        elif found.how is FollowEnd.FAILING:
             same = found.stuck_seq == self._stuck
             self._stuck, self._wait_s = found.stuck_seq, min(2 * self._wait_s, FAILING_MAX_S) if same else FAILING_S
             await pause(max(self._wait_s, min(found.wait_s or 0.0, FAILING_MAX_S)), lambda: self._woken)
-        return found.how is Followed.DELETED
+        return found.how is FollowEnd.DELETED

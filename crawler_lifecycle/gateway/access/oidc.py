@@ -18,7 +18,7 @@ from crawler_lifecycle.adapters.oidc import Document, Provider
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import IssuerUnavailable
 from crawler_lifecycle.domain.projects import ALL, NONE
-from crawler_lifecycle.gateway.kept import Kept
+from crawler_lifecycle.gateway.kept import CachedAnswer
 from crawler_lifecycle.settings import OidcSettings
 from crawler_lifecycle.web.problems import Problem, unavailable
 from crawler_lifecycle.web.serving import unauthorised
@@ -60,8 +60,8 @@ class Oidc:
         self.problem = f"the keys of {self.issuer} were not read yet"
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._read_at = float("-inf")
-        self._again = Kept(self._renew, AGAIN_S)
-        self._doubted = Kept(self._again.read, DOUBT_S)
+        self._again = CachedAnswer(self._renew, AGAIN_S)
+        self._doubted = CachedAnswer(self._again.read, DOUBT_S)
         #: Value of the claim -> reference to the rights, and the rights: high roles first, then those of all projects.
         #: Of the values of a person, the first one counts. The settings of a chart come without an order.
         self._grants = {

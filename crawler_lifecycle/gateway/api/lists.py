@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
-from crawler_lifecycle.gateway.api.paging import Searched, cut
+from crawler_lifecycle.gateway.api.paging import SearchParameters, cut
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.store.base.search import Reach
 from crawler_lifecycle.subjects import TOTAL_MAX
@@ -15,7 +15,7 @@ from crawler_lifecycle.subjects import TOTAL_MAX
 Row = TypeVar("Row")
 
 
-class Listed(BaseModel):
+class ResultPage(BaseModel):
     """A page of a list."""
 
     next_page_token: str | None
@@ -28,7 +28,7 @@ class Listed(BaseModel):
     total_exact: bool | None = None
     """False if there may be more rows than `total`: at most 10,001 are counted, and a search may not reach all."""
 
-    def with_total(self, filters: Searched, count: Callable[[Any, Any], tuple[int, bool]]) -> Self:
+    def with_total(self, filters: SearchParameters, count: Callable[[Any, Any], tuple[int, bool]]) -> Self:
         """Return the page with the number of all rows, if it is the first one."""
         if filters.page_token is None:
             self.total, self.total_exact = count(filters, self)
@@ -41,7 +41,7 @@ Search = Callable[[str | None, str | None, int | None, int, int], tuple[Sequence
 
 def page_of(
     plural: str,
-    filters: Searched,
+    filters: SearchParameters,
     newest: Callable[[int | None, int], Sequence[Row]],
     search: Search[Row],
     number: Callable[[Row], int],
@@ -66,7 +66,7 @@ def page_of(
     return page, {"next_page_token": token, **more}
 
 
-def _reach_words(reach: Reach, plural: str, filters: Searched) -> str | None:
+def _reach_words(reach: Reach, plural: str, filters: SearchParameters) -> str | None:
     """Return the sentence about the rows that a search or an order did not reach."""
     window = f"the newest {reach.window:,} {plural} that meet the other filters"
     if reach.whole:
@@ -78,7 +78,7 @@ def _reach_words(reach: Reach, plural: str, filters: Searched) -> str | None:
     return f"{named.capitalize()} were searched only in {window}."
 
 
-def counted(filters: Searched, page: Listed, here: int, count: Callable[[int], int]) -> tuple[int, bool]:
+def counted(filters: SearchParameters, page: ResultPage, here: int, count: Callable[[int], int]) -> tuple[int, bool]:
     """Return the number of rows that fit the filters, and whether it is exact. ``here`` are on this page. Blocks."""
     # A later page of a search has counted only from its first row on.
     part = page.note is not None or (filters.page_token is not None and filters.sort is None)

@@ -73,7 +73,7 @@ def order(sorts: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-class Searched(OfProject):
+class SearchParameters(OfProject):
     """Parameters of a list that can be searched and put in order."""
 
     search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = None
@@ -83,7 +83,7 @@ class Searched(OfProject):
         """Raise ``InvalidRequest`` for filters that exclude each other."""
 
 
-class RunFilters(Searched):
+class RunFilters(SearchParameters):
     """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
 
     sort: Annotated[str, order(SORTS)] | None = None

@@ -72,7 +72,7 @@ def add_crawlers(
             known = await crawlers.all()
         except LifecycleError as error:
             return answer(request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock())
-        rows = [(known.get(one.crawler), one, bars(one.runs)) for one in found.crawlers]
+        rows = [(known.get(crawler.crawler), crawler, bars(crawler.runs)) for crawler in found.crawlers]
         values: dict[str, Any] = {"left_out": found.left_out, "now": found.at, "height": HEIGHT, "width": WIDTH}
         return answer(request, "crawlers.html", rows=rows, away=crawlers.note(), **values)
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.audits.audit import Unknown
+from crawler_lifecycle.domain.audits.audit import UnknownDecision
 from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -29,7 +29,7 @@ class AuditForm(KeyedForm):
     """The form of an audit."""
 
     repair: bool = False
-    unknown: Unknown = Unknown.LEAVE
+    unknown: UnknownDecision = UnknownDecision.LEAVE
 
 
 def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows, once: Once) -> None:
@@ -67,7 +67,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         report = await run_in_threadpool(store.findings.last_audit, audit_id)
         findings = await run_in_threadpool(store.findings.audit_findings, "open", FINDINGS_MAX)
         due = {} if report is None else {finding.detail: finding.due_at for finding in report.findings}
-        values: dict[str, Any] = {"report": report, "findings": findings, "due": due, "unknown": list(Unknown)}
+        values: dict[str, Any] = {"report": report, "findings": findings, "due": due, "unknown": list(UnknownDecision)}
         return answer(request, "audit.html", asked=audit_id, now=views.clock(), **values)
 
     @app.post("/audit")

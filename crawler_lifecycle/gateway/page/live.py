@@ -31,11 +31,11 @@ from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import Operations, caller_role, may
 from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.health import NEEDED
-from crawler_lifecycle.gateway.kept import Kept
+from crawler_lifecycle.gateway.kept import CachedAnswer
 from crawler_lifecycle.gateway.page.parts.forms import query_of
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY, SEEN_MAX, parts_of
 from crawler_lifecycle.gateway.streams.feed import Feed
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
@@ -73,7 +73,7 @@ Ask = Callable[[], Coroutine[Any, Any, Mapping[str, str]]]
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
 
 
-class Wanted(BaseModel):
+class StreamParameters(BaseModel):
     """The parameters of a stream: the screen, and the marks of the parts that the reader already has."""
 
     model_config = ConfigDict(extra="forbid")
@@ -86,7 +86,7 @@ class Wanted(BaseModel):
 class Screen:
     """One screen for all its readers. ``render`` returns its main part, in which marks enclose the separate parts."""
 
-    def __init__(self, path: str, render: Render, marks: Kept[Marks], limit: Places) -> None:
+    def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Places) -> None:
         self.about = path.strip("/") or "runs"
         run = re.fullmatch(r"runs/([1-9]\d{0,17})(/log)?", self.about)
         self.run_id = int(run[1]) if run else None
@@ -189,10 +189,10 @@ class Live:
     def __init__(self, feed: Feed, clock: Clock, needs: Ask, runs: RunReader) -> None:
         self._feed = feed
         self._clock = clock
-        self._needs = Kept(needs, NEEDS_S)
+        self._needs = CachedAnswer(needs, NEEDS_S)
         self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
         self._limit = Places(*AT_ONCE)
-        self._marks, self._runs = Kept(self._read_marks, MARKS_S), runs
+        self._marks, self._runs = CachedAnswer(self._read_marks, MARKS_S), runs
         self._following: asyncio.Task[None] | None = None
 
     async def _read_marks(self) -> Marks:
@@ -219,7 +219,7 @@ class Live:
             screen.wake()
 
     async def stream(
-        self, wanted: Wanted, render: Render, seen: set[str], *, fixed: bool
+        self, wanted: StreamParameters, render: Render, seen: set[str], *, fixed: bool
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the stream: ``hello``, the missing parts, and then each change, until the feed closes.
         The reader already has the parts with the marks ``seen``.
@@ -276,9 +276,9 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
         return Operations(app)  # at the first call, when all routes are added
 
     @app.get("/page/events", response_class=Response)
-    async def stream_page(request: Request) -> Streamed:
+    async def stream_page(request: Request) -> StreamedResponse:
         """Send the parts of one screen as soon as they change."""
-        wanted = query_of(request, Wanted)
+        wanted = query_of(request, StreamParameters)
         operation, _ = operations().of("GET", wanted.path)
         if operation not in MOVES:
             raise Problem(422, "invalid_request", "path: this page has no live stream; load the page again")
@@ -289,10 +289,10 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
         # Runs that begin later do not appear on a list of all chosen ones, and a log has a stream of its own.
         fixed = operation == "showLog" or "all=true" in wanted.query.split("&")
         chunks = live.stream(wanted, lambda: _asked(app, request, wanted), seen, fixed=fixed)
-        return Streamed(chunks, "text/event-stream", _HEADERS, dropped=lambda: feed.dropped("page"))
+        return StreamedResponse(chunks, "text/event-stream", _HEADERS, dropped=lambda: feed.dropped("page"))
 
 
-async def _asked(app: FastAPI, request: Request, wanted: Wanted) -> str:
+async def _asked(app: FastAPI, request: Request, wanted: StreamParameters) -> str:
     """Return the main part of a page, as its own route renders it for the present caller."""
     raw = {"raw_path": quote(wanted.path).encode(), "query_string": wanted.query.encode()}
     scope = {**request.scope, **raw, "path": wanted.path, "headers": [], ALONE: True}

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, PrivateAttr
 
 from crawler_lifecycle.activities.run_files import RunFile
-from crawler_lifecycle.domain.audits.audit import Reported, Unknown
+from crawler_lifecycle.domain.audits.audit import ReportedFinding, UnknownDecision
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.coverage import Coverage
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.names import workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NAMED_MAX, PLACE_WAIT, Standing, place_in_line, waiting
-from crawler_lifecycle.gateway.api.lists import Listed
+from crawler_lifecycle.gateway.api.lists import ResultPage
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.looks import CorrectionRow, FindingRow
@@ -320,7 +320,7 @@ class Overdue(BaseModel):
         return cls(**asdict(looks), text=overdue_words(looks, now))
 
 
-class RunPage(Listed):
+class RunPage(ResultPage):
     """A page of runs, newest first. ``overdue`` is about all runs, also those that do not fit the filters."""
 
     runs: list[Run]
@@ -361,7 +361,7 @@ class AuditBody(StrictBody):
     """Body of ``POST /v1/audit``. All fields are optional."""
 
     repair: bool = False
-    unknown: Unknown = Unknown.LEAVE
+    unknown: UnknownDecision = UnknownDecision.LEAVE
 
 
 class Audit(OfRow):
@@ -375,7 +375,7 @@ class Audit(OfRow):
     found: dict[str, int]
     repaired: dict[str, int]
     left: int
-    findings: list[Reported]
+    findings: list[ReportedFinding]
     troubles: list[str]
 
 

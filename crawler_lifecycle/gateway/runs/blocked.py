@@ -49,14 +49,14 @@ _TOO_LONG = "[TMPRL1101]"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _BlockedText:
     at: float
     text: str | None
     since: datetime | None = None
 
 
 @dataclass(eq=False)
-class Blocked:
+class BlockedRuns:
     """The reasons of runs that cannot continue. ``listed`` reads memory only; ``of`` asks Temporal about one run."""
 
     store: Store
@@ -70,7 +70,7 @@ class Blocked:
         self._noted: dict[str, datetime] = {}
         self._known: dict[str, str] = {}
         self._late: set[str] = set()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _BlockedText] = {}
         self._silent_until = 0.0
         self._away_since: datetime | None = None
         self._loop = Loop("the search for runs that cannot continue", self.every_s)
@@ -147,7 +147,7 @@ class Blocked:
         for name in names:
             if name in self._lost:
                 return self._lost[name]
-            kept = self._kept.get(name, _Kept(0.0, None))
+            kept = self._kept.get(name, _BlockedText(0.0, None))
             if name in self._known:
                 return kept.text or _unexplained(self._known[name])
             if name in self._late and kept.text:
@@ -176,7 +176,7 @@ class Blocked:
         text = None if found is None else in_words(found)
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
-        self._kept[name] = _Kept(time.monotonic(), text, None if found is None else found.since)
+        self._kept[name] = _BlockedText(time.monotonic(), text, None if found is None else found.since)
         return text
 
 

@@ -60,7 +60,7 @@ BY_AUDIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Commanded(Generic[Row]):
+class CommandResult(Generic[Row]):
     """The result of a command: the changed row. ``fresh`` is false for a repeat, or if nothing changed."""
 
     row: Row
@@ -171,7 +171,7 @@ class Commands:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    async def start(self, body: StartRun, key: str | None) -> Commanded[RunRow]:
+    async def start(self, body: StartRun, key: str | None) -> CommandResult[RunRow]:
         """Write the row of the run, then start its workflow. A repeat with the same key and body finds this run."""
         request_id = _own_id(same_id(body.request_id, key))
         check_foreign("request_id", request_id)
@@ -184,7 +184,7 @@ class Commands:
             row, fresh = await self._reserve(request, request_id, body, args)
         if row.owner_run_id is None and not row.status.terminal:
             await self._begin(row)
-        return Commanded(row, fresh, self.crawlers.note() if fresh else None)
+        return CommandResult(row, fresh, self.crawlers.note() if fresh else None)
 
     async def _reserve(
         self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
@@ -234,7 +234,7 @@ class Commands:
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
-    async def stop(self, run_id: int, body: StopRun) -> Commanded[RunRow]:
+    async def stop(self, run_id: int, body: StopRun) -> CommandResult[RunRow]:
         """Record the stop, then notify the workflow, or start one that carries it out.
 
         A run can be stopped even if its row cannot be read.
@@ -244,16 +244,16 @@ class Commands:
         except RowUnreadable:
             before = None
         if before is not None and before.status.terminal:
-            return Commanded(before, fresh=False, note="The run had already ended; nothing was stopped.")
+            return CommandResult(before, fresh=False, note="The run had already ended; nothing was stopped.")
         request_id = body.request_id or uuid.uuid4().hex
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         row = await run_in_threadpool(self.stops.record_stop, run_id, intent, request_id)
         if row.status.terminal:
-            return Commanded(row, fresh=False, note="The run had already ended; nothing was stopped.")
+            return CommandResult(row, fresh=False, note="The run had already ended; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
         later = "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
-        return Commanded(row, fresh, await notify(self.notify_stop(row, stop), f"the stop of run {run_id}", later))
+        return CommandResult(row, fresh, await notify(self.notify_stop(row, stop), f"the stop of run {run_id}", later))
 
     async def notify_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Send a recorded stop to the workflow of the run. If none is open, start one, which reads the stop."""
@@ -299,7 +299,7 @@ class Commands:
 
     # --- resume and look --------------------------------------------------------------------------------------------
 
-    async def resume(self, run_id: int, body: ResumeRun, attempt: int | None = None) -> Commanded[RunRow]:
+    async def resume(self, run_id: int, body: ResumeRun, attempt: int | None = None) -> CommandResult[RunRow]:
         """Record the next attempt of a run that has ended or has lost its workflow, then start its workflow.
 
         Raises ``NotInThisState`` if the run is in another ``attempt`` than the caller saw.
@@ -316,7 +316,7 @@ class Commands:
         row, fresh = await run_in_threadpool(self.acceptance.resume_run, request, workflow_id, row.attempt)
         if row.owner_run_id is None:
             await self._begin(row)
-        return Commanded(row, fresh)
+        return CommandResult(row, fresh)
 
     async def _resume_id(self, row: RunRow) -> str:
         """Return the id for the workflow of the next attempt. Raises ``Problem`` 409 if the run is live."""
@@ -335,15 +335,15 @@ class Commands:
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
 
-    async def delete(self, run_id: int, requested_by: str | None) -> Commanded[RunRow]:
+    async def delete(self, run_id: int, requested_by: str | None) -> CommandResult[RunRow]:
         """Record the deletion of an ended run's data, then start a workflow for it. A repeat returns its progress."""
         row, fresh = await run_in_threadpool(self.deletion.ask_deletion, run_id, requested_by)
         note = None
         if row.deletion_ended_at is None:
             note = await notify(self.workflows.delete_run(row.ref), f"the deletion of run {run_id}")
-        return Commanded(row, fresh, note)
+        return CommandResult(row, fresh, note)
 
-    async def look(self, run_id: int) -> Commanded[RunRow]:
+    async def look(self, run_id: int) -> CommandResult[RunRow]:
         """Let the workflow look at the cluster now."""
         row = await self.find(run_id)
         if row.status.terminal:
@@ -351,7 +351,7 @@ class Commands:
         with needing_temporal("", run_id):
             for candidate in workflow_ids(row):
                 if await self.workflows.look_now(candidate):
-                    return Commanded(row)
+                    return CommandResult(row)
         detail = f"run {run_id} has no open workflow that could look; resume it"
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
 

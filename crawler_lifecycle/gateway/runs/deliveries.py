@@ -20,7 +20,7 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
-from .commands import Commanded, needing_temporal, undeleted
+from .commands import CommandResult, needing_temporal, undeleted
 from .requests import ResendExport
 
 
@@ -43,14 +43,14 @@ class Deliveries:
     workflows: Workflows
     archive: FileArchive | None
 
-    async def resend(self, run_id: int, body: ResendExport) -> Commanded[RunRow]:
+    async def resend(self, run_id: int, body: ResendExport) -> CommandResult[RunRow]:
         """Start a workflow that repeats the deliveries of an attempt, with the same ids and keys."""
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
         # The owner is checked only for the present attempt. The number is enough for an earlier attempt.
         fence = Fence(run_id, attempt, row.owner_run_id or "", row.run_uid)
         with needing_temporal(f"the deliveries of run {run_id} are not repeated; send this again later.", run_id):
             workflow_id = await self.workflows.export_again(fence, event=body.event, files=body.files)
-        return Commanded(row, note=f"The workflow {workflow_id} delivers attempt {attempt} again.")
+        return CommandResult(row, note=f"The workflow {workflow_id} delivers attempt {attempt} again.")
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
         """Return the run, and the wanted or the present attempt. Raises ``Problem`` 409 if it has no verdict."""

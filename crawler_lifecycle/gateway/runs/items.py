@@ -23,9 +23,9 @@ from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, UNTRUSTED, in_threads, missing
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import find_task
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
-from crawler_lifecycle.runner.item_reader import Feed, Skipped
+from crawler_lifecycle.runner.item_reader import Feed, SkippedData
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -88,7 +88,7 @@ class _Reading:
         self._files = of.files
         self._run = undeleted(of.runs, run_id)
         self._choice = choice
-        self._skipped = Skipped()
+        self._skipped = SkippedData()
         self.late = False
         self.bytes = 0
         self.notes: list[str] = []
@@ -164,7 +164,7 @@ def add_items(app: FastAPI, items: RunItems) -> None:
         response_class=Response,
         responses={200: {"content": _CONTENT, "description": "All items that fit the filter, in the requested format"}},
     )
-    async def get_feed(request: Request, run_id: RunId, choice: Annotated[FeedChoice, Query()]) -> Streamed:
+    async def get_feed(request: Request, run_id: RunId, choice: Annotated[FeedChoice, Query()]) -> StreamedResponse:
         """All items of a run, or those that fit a filter, as JSON Lines or CSV. If the connection ends early, items are
         missing."""
         pieces = items.feed(run_id, choice)
@@ -172,4 +172,4 @@ def add_items(app: FastAPI, items: RunItems) -> None:
         first = await items.threads.run(request, next, pieces)
         chunks = in_threads(chain([first], pieces), items.threads)
         headers = {**UNTRUSTED, "Content-Disposition": f'attachment; filename="items-{run_id}.{choice.format}"'}
-        return Streamed(chunks, _TYPES[choice.format], headers)
+        return StreamedResponse(chunks, _TYPES[choice.format], headers)

@@ -19,7 +19,7 @@ from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task, once
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, ProblemDocument
@@ -66,7 +66,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         choice: Annotated[FileChoice, Query()],
         range: Annotated[str | None, Header(description="A part of the file: `bytes=a-b` or `bytes=a-`")] = None,
         if_range: Annotated[str | None, Header(include_in_schema=False)] = None,
-    ) -> Streamed:
+    ) -> StreamedResponse:
         """The bytes of one supporting file, as far as it is written now. Give its ``name`` in the list, or its path in
         the folder of a task. ``Range`` gives a part of it, for example to continue an interrupted download."""
         # Other ranges are not supported, and ``If-Range`` cannot be checked. Then the answer is the whole file.
@@ -113,7 +113,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         headers |= {"Content-Range": f"bytes {first}-{stop - 1}/{size}"} if asked else {}
         chunks = in_threads(part(), threads)
         status = 206 if asked else 200
-        return Streamed(chunks, "application/octet-stream", headers, status_code=status)
+        return StreamedResponse(chunks, "application/octet-stream", headers, status_code=status)
 
 
 async def in_threads(pieces: Iterator[bytes], threads: Places) -> AsyncGenerator[bytes, None]:
@@ -137,7 +137,7 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
     """Add ``GET /v1/runs/{run_id}/logs``."""
 
     @app.get("/v1/runs/{run_id}/logs", response_class=PlainTextResponse)
-    async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> Streamed:
+    async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> StreamedResponse:
         """The last lines of a task's output. With ``follow``, new output is added until the task has ended. With
         ``at_error``, the lines around its last error; the header ``X-Log-Position`` has its place in bytes.
 

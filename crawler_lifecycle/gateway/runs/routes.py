@@ -48,8 +48,8 @@ from crawler_lifecycle.gateway.runs.answers import (
     facts_of_line,
     facts_of_tasks,
 )
-from crawler_lifecycle.gateway.runs.blocked import Blocked
-from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
+from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands, as_it_stands, found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries, reading
 from crawler_lifecycle.gateway.runs.recent import Comparison, compared
 from crawler_lifecycle.gateway.streams.feed import Feed
@@ -82,7 +82,7 @@ RunId = Id
 def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     """Add the routes of commands: start, stop, resume, delete, look and child tasks."""
 
-    def answer(outcome: Commanded[RunRow]) -> Accepted:
+    def answer(outcome: CommandResult[RunRow]) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
     @app.post("/v1/runs", status_code=202)
@@ -219,7 +219,7 @@ class RunViews:
     """Reads runs for answers: a page of runs, and one run with all its fields."""
 
     store: Store
-    blocked: Blocked
+    blocked: BlockedRuns
     clock: Clock
     _ended: dict[tuple[str, int] | None, RunTasks] = field(default_factory=dict)
     """Facts about the tasks of ended attempts, which do not change any more."""

@@ -56,7 +56,7 @@ _WAITING = format_sse_event(comment="the database does not answer, waiting for i
 T = TypeVar("T")
 
 
-class Gone(Exception):
+class EventsGone(Exception):
     """Events after a reader's position were removed from the database."""
 
 
@@ -209,7 +209,7 @@ class Feed:
             news = self.news
             try:
                 chunk, position = await self._next(position, subject, whole)
-            except Gone:
+            except EventsGone:
                 position = position if self._head is None else self._head
                 chunk = self._hello(position, True)
             except StoreUnavailable:
@@ -258,7 +258,7 @@ class Feed:
     async def _next(self, position: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
         """Return the events after ``position`` as bytes, about ``CHUNK`` at most, and the position after them.
 
-        Raises ``Gone`` if ``whole`` is true and some of these events were removed.
+        Raises ``EventsGone`` if ``whole`` is true and some of these events were removed.
         """
         head = self._head
         if head is None or position >= head:
@@ -281,10 +281,10 @@ class Feed:
             found = [event for number, event in enumerate(found, position + 1) if event.seq == number]
             full = True  # stop before the first gap
             if not found:
-                raise Gone
+                raise EventsGone
         # This check comes after the reading, so that it also sees a removal between the two.
         elif whole and await self._is_gone(position, subject):
-            raise Gone
+            raise EventsGone
         frames = [encode(event) for event in found]
         # A page that is not full has all events up to ``head``, which was known before the reading.
         end = max(head, frames[-1].seq) if frames else head

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.places import Places
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.ports.cluster import TaskLogs
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef, TaskRow
@@ -67,11 +67,13 @@ class LogReader:
         self._threads = Places(*THREADS)
         self._store_threads = Places(*THREADS)
 
-    def answer(self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]) -> Streamed:
+    def answer(
+        self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]
+    ) -> StreamedResponse:
         """Return the answer that sends these bytes of a log. It is counted as a reader of logs."""
         readers = self.metrics.readers.labels("log")
         dropped = self.metrics.dropped.labels("log")
-        return Streamed(chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc)
+        return StreamedResponse(chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc)
 
     def open(self) -> None:
         """Allow logs to be followed, also after ``close``."""

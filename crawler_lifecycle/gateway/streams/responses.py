@@ -22,11 +22,11 @@ BUFFER = 16 * 1024
 KERNEL_BUFFER = 64 * 1024
 
 
-class Stalled(Exception):
+class ClientStalled(Exception):
     """The client stopped reading."""
 
 
-class Streamed(StreamingResponse):
+class StreamedResponse(StreamingResponse):
     """A ``StreamingResponse`` that disconnects a client which stops reading. It always closes its generator.
 
     It calls ``entered`` when the answer begins, ``left`` when it ends, and ``dropped`` if it disconnects the client.
@@ -59,7 +59,7 @@ class Streamed(StreamingResponse):
             # If the answer is cancelled between two chunks, only this closes the generator at once.
             async with contextlib.aclosing(self._chunks):
                 await super().__call__(scope, receive, send)
-        except* Stalled:
+        except* ClientStalled:
             self._dropped()
             logger.info("%s: the client read nothing for %g s and was disconnected", scope["path"], self._stall_s)
             if transport is not None:
@@ -74,7 +74,7 @@ class Streamed(StreamingResponse):
                 async with asyncio.timeout(self._stall_s):
                     await send(message)
             except TimeoutError:
-                raise Stalled from None
+                raise ClientStalled from None
 
         await within({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for chunk in self._chunks:

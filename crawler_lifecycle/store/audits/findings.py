@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, delete, insert, select, true, update
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, StoredFinding
 from crawler_lifecycle.ports.looks import FindingRow
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
@@ -26,7 +26,7 @@ _REPORT = TypeAdapter(AuditReport)
 class FindingStore(StorePart):
     """Findings and reports of audits."""
 
-    def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
+    def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, StoredFinding]:
         """Record findings of an audit. Returns the record of each subject.
 
         A second call only changes the time when the finding was last seen.
@@ -35,23 +35,25 @@ class FindingStore(StorePart):
             "finding", lambda conn: {finding.subject: self._note(conn, finding) for finding in findings}
         )
 
-    def _note(self, conn: Connection, one: AuditFinding) -> Noted:
+    def _note(self, conn: Connection, one: AuditFinding) -> StoredFinding:
         a = audit_finding.c
         now = self._clock()
         found = conn.execute(select(audit_finding).where(a.subject == one.subject)).mappings().one_or_none()
         new: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}
         if found is not None:
             if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
-                return Noted(found["first_seen"], found["repaired_at"], settled=True)
+                return StoredFinding(found["first_seen"], found["repaired_at"], settled=True)
             if found["status"] != "open":  # the fault was gone or repaired, and is here again
                 new |= {"status": "open", "first_seen": now}
             # The pruner may have removed an old closed finding just now. Then the finding is new.
             if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**new)).rowcount:
-                return Noted(new.get("first_seen", found["first_seen"]), found["repaired_at"], tries=found["tries"])
+                return StoredFinding(
+                    new.get("first_seen", found["first_seen"]), found["repaired_at"], tries=found["tries"]
+                )
         row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, "tries": 0, **new}
         row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
         conn.execute(insert(audit_finding).values(**row))
-        return Noted(now)
+        return StoredFinding(now)
 
     def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
         """Record the repair of a finding.

@@ -66,8 +66,8 @@ _LISTS = frozenset(
 )
 #: The final states of each table. A row in a final state must have ``ended_at``.
 _OVER: Mapping[str, list[str]] = {
-    **dict.fromkeys(("run_history", "manager"), sorted(one.value for one in RunStatus if one.terminal)),
-    "task_history": sorted(one.value for one in TaskStatus if one.terminal),
+    **dict.fromkeys(("run_history", "manager"), sorted(status.value for status in RunStatus if status.terminal)),
+    "task_history": sorted(status.value for status in TaskStatus if status.terminal),
     "graph": sorted(one.value for one in GraphState if one.final),
 }
 

@@ -16,7 +16,7 @@ from crawler_lifecycle.features.managers.ports import ManagerFence
 
 from .bulk import put_row
 from .rows import seen
-from .search import Listed, Listing, Reach, counted
+from .search import ListColumns, Listing, Reach, counted
 from .unit import RowUnit, StorePart, check_owner, read_row
 
 R = TypeVar("R")
@@ -29,7 +29,7 @@ class OwnedPart(StorePart, Generic[U, R]):
     kind: type[U]
     log: Table
     """The table with the output of users' code."""
-    listed: Listed
+    listed: ListColumns
     """The columns that searches and orders read."""
     columns: Sequence[Column[Any]]
     """The columns that readers see."""

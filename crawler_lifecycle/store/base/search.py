@@ -165,7 +165,7 @@ def fitting(values: Sequence[str], search: str, plural: str, left: list[str]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListColumns:
     """The columns that are read of managers or graphs for a search, and for each order."""
 
     key: Column[int]
@@ -185,7 +185,7 @@ class Listing:
     """A list of managers or graphs, the newest first. Each of ``kinds`` has its own query, so that an index gives the
     order."""
 
-    of: Listed
+    of: ListColumns
     given: str | None
     """The name that the rows must have, if only those are wanted."""
     kinds: Sequence[ColumnElement[bool]] = ()

@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas, quota_of
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.features.graphs.ports import GraphFence
 from crawler_lifecycle.features.managers.ports import ManagerFence
-from crawler_lifecycle.ports.looks import Committed
+from crawler_lifecycle.ports.looks import CommittedChanges
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.engine import Database
 
@@ -33,7 +33,7 @@ from .rows import Row, change_row, seen
 log = logging.getLogger(__name__)
 
 #: A function that is called after a commit, with the transitions and corrections that the transaction added.
-Told = Callable[[Committed], None]
+Told = Callable[[CommittedChanges], None]
 
 
 #: The most open rows of each kind, by the plural of the kind.

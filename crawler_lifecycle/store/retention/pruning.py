@@ -287,7 +287,7 @@ def _owners_of(
             continue
         keys = {subject.removeprefix(owner.subject) for subject in subjects if subject.startswith(owner.subject)}
         found |= {f"{owner.subject}{key}": (None, Stays.UNKNOWN) for key in keys}
-        values = {whole(one) for one in keys} - {None} if owner.key is owner.id else keys
+        values = {whole(key) for key in keys} - {None} if owner.key is owner.id else keys
         for row in rows_in(conn, select(owner.key.label("key"), *owner.facts), owner.key, values):
             found[f"{owner.subject}{row['key']}"] = ((owner, row["its_id"]), owner.stays(row, before))
     return found

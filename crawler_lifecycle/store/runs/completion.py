@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, select, update
 
-from crawler_lifecycle.domain.coverage import GOOD_AMONG, GOOD_RUNS, RUNS, Brought, Coverage, Expected, judged
+from crawler_lifecycle.domain.coverage import GOOD_AMONG, GOOD_RUNS, RUNS, Brought, Coverage, ExpectedCoverage, judged
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import (
@@ -35,7 +35,7 @@ from .tables import export_record, history_property, run_history, status_transit
 from .tasks import run_coverage
 from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks
 
-_NOTHING = Expected()
+_NOTHING = ExpectedCoverage()
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
@@ -110,7 +110,7 @@ class CompletionStore(RunPart):
         self,
         fence: Fence,
         judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict],
-        expected: Expected = _NOTHING,
+        expected: ExpectedCoverage = _NOTHING,
     ) -> RunRow:
         """Record the verdict of ``judge``: the terminal status, its transition and the event ``run.ended``.
 
@@ -170,7 +170,7 @@ class CompletionStore(RunPart):
 
 
 def _compared(
-    verdict: Verdict, unit: Unit, sums: Mapping[str, int | None], coverage: Coverage | None, expected: Expected
+    verdict: Verdict, unit: Unit, sums: Mapping[str, int | None], coverage: Coverage | None, expected: ExpectedCoverage
 ) -> Verdict:
     """Return the verdict of a completed run after the comparison with what is expected."""
     brought = Brought(sums["pages"] or 0, sums["items"] or 0, sums["errors"] or 0, coverage)

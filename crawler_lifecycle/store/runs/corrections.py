@@ -119,7 +119,7 @@ def _check(one: Correction, found_by: str) -> None:
 def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
     """Return the tasks that the corrections name, by id. Raises ``InvalidRequest`` for a task of another run."""
     t = task_history.c
-    named = sorted({one.task_id for one in corrections if one.task_id is not None})
+    named = sorted({correction.task_id for correction in corrections if correction.task_id is not None})
     query = select(t.task_id, t.attempt, t.status, t.status_since).where(t.run_id == unit.run_id)
     found = {row["task_id"]: row for row in rows_in(unit.conn, query, t.task_id, named)}
     missing = [task_id for task_id in named if task_id not in found]
@@ -137,7 +137,7 @@ def _key(values: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _known(unit: Unit, corrections: Sequence[Correction]) -> set[tuple[object, ...]]:
     c = correction.c
-    kinds = sorted({str(one.kind) for one in corrections})
+    kinds = sorted({str(correction.kind) for correction in corrections})
     rows = unit.conn.execute(select(*(c[name] for name in _KEY)).where(c.run_id == unit.run_id, c.kind.in_(kinds)))
     return {tuple(row) for row in rows}
 

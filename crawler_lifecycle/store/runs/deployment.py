@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopInten
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NO_ROOM
 from crawler_lifecycle.ports.looks import Start
-from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import change_in, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
 
@@ -128,7 +128,7 @@ class DeploymentStore(RunPart):
         self,
         fence: Fence,
         cluster: str,
-        answers: Sequence[Deployed],
+        answers: Sequence[DeployedTask],
         at: datetime,
         until: datetime | None = None,
         offered: Sequence[QueuedTask] = (),
@@ -359,7 +359,7 @@ def _count_offered(unit: Unit) -> int:
     return int(unit.conn.execute(offered).scalar_one())
 
 
-def _taken(task_id: int, answer: Deployed, cluster: str, at: datetime) -> Move:
+def _taken(task_id: int, answer: DeployedTask, cluster: str, at: datetime) -> Move:
     return Move(
         task_id,
         TaskStatus.QUEUED,

@@ -65,7 +65,7 @@ _OF_STATUS = (
 """Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS`` only with a status."""
 
 
-class Wanted(TypedDict, total=False):
+class RunQuery(TypedDict, total=False):
     """The filters of a list of runs, as callers name them. A run has all of the tags. ``created_from`` is included in
     the range, ``created_until`` is not. ``waits`` and ``attention``: see ``RunFilters``; the latter without
     ``created_from`` is of the last 30 days."""
@@ -166,7 +166,7 @@ def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: in
     conditions = [*of_project, *(r[name] == value for name, value in filters.equal.items()), *times]
     if filters.waits is not None:
         conditions.append(wait_column() == filters.waits)
-        filters = replace(filters, statuses=[one for one in filters.statuses or WAITING if one in WAITING])
+        filters = replace(filters, statuses=[status for status in filters.statuses or WAITING if status in WAITING])
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     kinds = [[r.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]

@@ -10,7 +10,7 @@ from sqlalchemy import func
 
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
-from crawler_lifecycle.ports.looks import Counted
+from crawler_lifecycle.ports.looks import LiveCounters
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, change_row
 
@@ -24,7 +24,7 @@ COUNTERS = ("pages", "items", "errors", "bytes")
 class LiveCounterStore(RunPart):
     """The counters of executing crawlers."""
 
-    def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
+    def record_counts(self, run: RunRef, counted: Sequence[LiveCounters]) -> int:
         """Raise counters of live tasks of the run, between looks. Returns the number of changed tasks.
 
         ``counted`` are counters of this run. A caller needs no fence, so this method only raises counters, only of the
@@ -69,7 +69,7 @@ def grown(known: Any, read: int | None) -> Any:
     return max((n for n in (known, read) if n is not None), default=None)
 
 
-def _raised(task: Row, read: Counted, now: datetime) -> dict[str, Any] | None:
+def _raised(task: Row, read: LiveCounters, now: datetime) -> dict[str, Any] | None:
     """Return the columns of a task after this reading; ``None``: no counter has changed."""
     new = {name: grown(task[name], getattr(read.counters, name)) for name in COUNTERS}
     if all(task[name] == value for name, value in new.items()):

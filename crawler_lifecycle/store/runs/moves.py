@@ -30,7 +30,7 @@ from sqlalchemy import TextClause, bindparam, delete, func, select, text
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, untrue_ms
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
-from crawler_lifecycle.ports.looks import Corrected, CorrectionRow, TaskChanged
+from crawler_lifecycle.ports.looks import CommittedCorrection, CorrectionRow, TaskChanged
 from crawler_lifecycle.store.base.bulk import change_in, delete_rows, insert_mappings
 from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.columns import JsonText, UtcTime
@@ -261,7 +261,7 @@ def _remembered(unit: Unit) -> Iterator[None]:
     )
     for row in map(dict, unit.conn.execute(wrong).mappings()):
         cause = row.pop("cause")
-        unit.told_corrections.append(Corrected(made(CorrectionRow, row), cause))
+        unit.told_corrections.append(CommittedCorrection(made(CorrectionRow, row), cause))
         unit.corrections.append(unit.told_corrections[-1].row)
 
 

@@ -38,7 +38,7 @@ def check_quotas(
     for limit in limits:
         limit.check_size(present or 0, tasks)
     others = {"tasks_per_run"} if present is None else {"tasks_per_run", "starts_per_hour"}
-    counted = [one for one in limits if one.what not in others]
+    counted = [limit for limit in limits if limit.what not in others]
     if counted:
         conn.execute(select(outbox_counter.c.seq).with_for_update())
     for limit in counted:

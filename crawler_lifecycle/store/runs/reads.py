@@ -32,7 +32,7 @@ from .counts import BRIEF, RunCounts, brief_run
 from .lists import (
     ATTENTION,
     RunFilters,
-    Wanted,
+    RunQuery,
     counted_between,
     newest_of_each,
     newest_runs,
@@ -73,7 +73,7 @@ class RunReader(RunCounts, RunPart):
             raise missing(run_id)
         return load_request(rows[0])
 
-    def list_runs(self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[Wanted]) -> list[RunRow]:
+    def list_runs(self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[RunQuery]) -> list[RunRow]:
         """Return runs of the caller's project that meet every given filter, the newest first."""
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
@@ -86,7 +86,7 @@ class RunReader(RunCounts, RunPart):
         before_run_id: int | None = None,
         offset: int = 0,
         limit: int = 50,
-        **wanted: Unpack[Wanted],
+        **wanted: Unpack[RunQuery],
     ) -> tuple[list[RunRow], Reach]:
         """Return the same runs, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
         ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
@@ -96,7 +96,7 @@ class RunReader(RunCounts, RunPart):
             rows = {row.run_id: row for row in runs_by_id(conn, run_ids)}
         return [rows[run_id] for run_id in run_ids if run_id in rows], reach
 
-    def count_found(self, most: int, **wanted: Unpack[Wanted]) -> int:
+    def count_found(self, most: int, **wanted: Unpack[RunQuery]) -> int:
         """Return the number of runs that ``list_runs`` lists with these filters, at most ``most``."""
         with self._db.reading() as conn:
             filters = self._filters(**wanted)
@@ -110,7 +110,7 @@ class RunReader(RunCounts, RunPart):
         with self._db.reading() as conn:
             return {name: sorted(distinct(conn, VALUES[name], most)) for name in names}
 
-    def _filters(self, before_run_id: int | None = None, **wanted: Unpack[Wanted]) -> RunFilters:
+    def _filters(self, before_run_id: int | None = None, **wanted: Unpack[RunQuery]) -> RunFilters:
         created_from = wanted.get("created_from")
         if wanted.get("attention") and created_from is None:
             created_from = self._clock() - ATTENTION

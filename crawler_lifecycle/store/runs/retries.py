@@ -11,11 +11,11 @@ from sqlalchemy import ColumnElement, Connection, Select, func, select
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.bounds import NOTE_MAX
 from crawler_lifecycle.domain.resources import parse_memory
-from crawler_lifecycle.domain.retries import Ended, NextTry
+from crawler_lifecycle.domain.retries import EndedTry, NextTry
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import RETRY, retry_wait
 from crawler_lifecycle.ports.looks import TaskChanged
-from crawler_lifecycle.ports.runs import Fence, Resting, Retried
+from crawler_lifecycle.ports.runs import Fence, Resting, RetriedTasks
 from crawler_lifecycle.store.base.bulk import CHUNK, insert_mappings, put_row, rows_in
 from crawler_lifecycle.store.base.rows import Row
 
@@ -25,7 +25,7 @@ from .tables import crawler_memory, status_transition, task_history
 from .unit import BY_RUN, RunPart, Unit, current_tasks
 
 #: Returns the next try after an end, or the reason why there is none. The number is that of the tries so far.
-Decide = Callable[[Ended, int], NextTry | str]
+Decide = Callable[[EndedTry, int], NextTry | str]
 
 #: The most ends that one transaction decides about.
 PAGE = CHUNK
@@ -45,7 +45,7 @@ class RetryStore(RunPart):
 
     def retry_ended(
         self, fence: Fence, decide: Decide, most: int, *, remember: bool = False, now: datetime | None = None
-    ) -> Retried:
+    ) -> RetriedTasks:
         """Decide once about the next ``PAGE`` tasks that ended without success, and insert a QUEUED row for each
         further try. Call it again while tasks are ``left``.
 
@@ -63,7 +63,7 @@ class RetryStore(RunPart):
             if resting.tasks:
                 unit.update_run(waiting_for=first_wait(unit, now))
             ended_so = sum(counts.by_status.get(status, 0) for status in _NOT_SUCCEEDED) - left
-            return Retried(counts, ended_so, resting, left)
+            return RetriedTasks(counts, ended_so, resting, left)
 
     def take_up(self, fence: Fence, seen: Sequence[ClusterTask]) -> None:
         """Insert rows for tries on the cluster that follow a try that ended without success: the database was restored
@@ -124,7 +124,7 @@ def _decide(
     notes = []
     for row in ended:
         key = f"{unit.ref}/{row['task_index']}/{row['attempt']}"
-        of = Ended(row["outcome"], row["exit_code"], row["retry"], key, row["ended_by"], row["memory"])
+        of = EndedTry(row["outcome"], row["exit_code"], row["retry"], key, row["ended_by"], row["memory"])
         decision = decide(of, used + len(again))
         if isinstance(decision, NextTry):
             again.append((row, decision))

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHAN
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, Start, TaskChanged
+from crawler_lifecycle.ports.looks import CommittedChanges, CommittedCorrection, CorrectionRow, Start, TaskChanged
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Fault, Row, change_row, made, seen, unreadable, where
@@ -139,7 +139,7 @@ class Unit:
     told: Told | None = None
     """The function that is called after the commit with the new transitions and corrections."""
     told_changes: list[TaskChanged] = field(default_factory=list)
-    told_corrections: list[Corrected] = field(default_factory=list)
+    told_corrections: list[CommittedCorrection] = field(default_factory=list)
     corrections: list[CorrectionRow] = field(default_factory=list)
     """The corrections that the transaction wrote. An event reports them."""
     by_database: bool = False
@@ -352,4 +352,4 @@ class RunPart(StorePart):
         if self._told is None or not (unit.told_changes or unit.told_corrections):
             return
         took = self._clock() - unit.now
-        self._told(Committed(unit.run_id, unit.attempt, unit.told_changes, unit.told_corrections, took))
+        self._told(CommittedChanges(unit.run_id, unit.attempt, unit.told_changes, unit.told_corrections, took))

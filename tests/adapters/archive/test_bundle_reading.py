@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
-from crawler_lifecycle.adapters.archive.zip.packing import Pace, Packed, pack
+from crawler_lifecycle.adapters.archive.zip.packing import Pace, PackedZip, pack
 from crawler_lifecycle.clusters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles, task_files
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -48,7 +48,7 @@ def _tar(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.GNU_FORM
 
 def _export(
     packed: bytes, limits: ArchiveLimits | None = None, step: int = MIB
-) -> tuple[zipfile.ZipFile, Packed, dict[str, str]]:
+) -> tuple[zipfile.ZipFile, PackedZip, dict[str, str]]:
     """The zip of one bundle, what is said about it, and what was left out."""
 
     def chunks() -> Iterator[bytes]:

@@ -267,7 +267,7 @@ def test_no_colour_where_none_is_wanted(served: Served) -> None:
 @pytest.mark.parametrize("height", [1, 10, 24, 200])
 def test_the_picture_fits(height: int) -> None:
     rows = [TASKS[0] | {"task_id": n, "task_index": n, "status": "QUEUED" if n % 9 else "RUNNING"} for n in range(150)]
-    seen = watch.Seen(RUN | {"tasks": {"QUEUED": 890, "RUNNING": 110}}, rows, [CORRECTION] * 5)
+    seen = watch.WatchedRun(RUN | {"tasks": {"QUEUED": 890, "RUNNING": 110}}, rows, [CORRECTION] * 5)
     lines = _lines_of(lambda: watch.draw(seen, height))
     assert len(lines) <= max(height, watch.FRAME + 1)
     shown = [line for line in lines if " RUNNING " in line and "items" in line]

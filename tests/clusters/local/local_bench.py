@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRef
 from tests.support.run_refs import run_ref
 
 RUN = 5
@@ -148,7 +148,7 @@ class Bench:
             priority=priority,
         )
 
-    def deploy(self, code: str, indexes: range = range(1), **options: Any) -> list[Deployed]:
+    def deploy(self, code: str, indexes: range = range(1), **options: Any) -> list[DeployedTask]:
         return self.cluster.deploy(self.deployment(indexes, **options), self.crawler(code))
 
     def ref(self, index: int = 0) -> TaskRef:

@@ -18,7 +18,7 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
-from crawler_lifecycle.runner.held import Held
+from crawler_lifecycle.runner.held import HeldFolder
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
@@ -86,7 +86,7 @@ def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
-    path, folder = tmp_path / "end.json", Held(str(tmp_path))
+    path, folder = tmp_path / "end.json", HeldFolder(str(tmp_path))
     if kind == "folder":
         path.mkdir()
     elif kind == "link":

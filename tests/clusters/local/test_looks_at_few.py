@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.runner.held import Held
+from crawler_lifecycle.runner.held import HeldFolder
 from tests.clusters.local.local_bench import RUN, Bench
 from tests.support.run_refs import run_ref
 
@@ -18,9 +18,9 @@ def test_it_opens_only_their_folders_and_lists_none(bench: Bench, monkeypatch: p
     for index in range(2, 500):
         bench.folder(index).mkdir(parents=True)
     opened, listed = list[tuple[str, ...]](), list[str]()
-    below, scandir, listdir = Held.below, os.scandir, os.listdir
+    below, scandir, listdir = HeldFolder.below, os.scandir, os.listdir
 
-    def noted_below(self: Held, *names: str) -> Held:
+    def noted_below(self: HeldFolder, *names: str) -> HeldFolder:
         opened.append(names)
         return below(self, *names)
 
@@ -32,7 +32,7 @@ def test_it_opens_only_their_folders_and_lists_none(bench: Bench, monkeypatch: p
         listed.append(str(path))
         return listdir(path)
 
-    monkeypatch.setattr(Held, "below", noted_below)
+    monkeypatch.setattr(HeldFolder, "below", noted_below)
     monkeypatch.setattr(os, "scandir", noted_scandir)
     monkeypatch.setattr(os, "listdir", noted_listdir)
     seen = bench.cluster.look(run_ref(RUN), [bench.ref(1), bench.ref(499)]).observations

@@ -23,8 +23,8 @@ from crawler_lifecycle.clusters.local.processes import identity
 from crawler_lifecycle.clusters.local.processes.cgroup import Group
 from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.runs import Deployed
-from crawler_lifecycle.runner.held import Held
+from crawler_lifecycle.ports.runs import DeployedTask
+from crawler_lifecycle.runner.held import HeldFolder
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 
@@ -186,7 +186,7 @@ def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
 
     monkeypatch.setattr(os, "open", no_more)
     with pytest.raises(OSError, match="Too many open files"):
-        files.read(Held(str(tmp_path)), "process.json")
+        files.read(HeldFolder(str(tmp_path)), "process.json")
 
 
 # --- looks and what is taken away -------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_two_deployments_find_the_same_garbage(bench: Bench, monkeypatch: pytest
     bench.own()
     (bench.folder() / "files").mkdir(parents=True)
     (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
-    really, first = launch.exclusive, list[Deployed]()
+    really, first = launch.exclusive, list[DeployedTask]()
 
     def exclusive(state: Path) -> AbstractContextManager[None]:
         monkeypatch.undo()
@@ -322,14 +322,14 @@ def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
 ) -> None:
     """Two deployments of one task begin its log: the second made it just after the first had freed the name."""
     (tmp_path / "log").write_text("of somebody before")
-    free = Held.set_aside
+    free = HeldFolder.set_aside
 
-    def free_and_lose_it(self: Held, name: str) -> None:
+    def free_and_lose_it(self: HeldFolder, name: str) -> None:
         free(self, name)
         (tmp_path / name).write_text("of the other")
 
-    monkeypatch.setattr(Held, "set_aside", free_and_lose_it)
-    handle = Held(str(tmp_path)).new("log")
+    monkeypatch.setattr(HeldFolder, "set_aside", free_and_lose_it)
+    handle = HeldFolder(str(tmp_path)).new("log")
     os.write(handle, b"ours")
     os.close(handle)
     assert (tmp_path / "log").read_text() == "ours"
@@ -337,13 +337,13 @@ def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
 
 
 def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Held, name: str) -> None:
+    def refuse(_: HeldFolder, name: str) -> None:
         raise OSError(errno.EROFS, "read-only", name)
 
-    monkeypatch.setattr(Held, "set_aside", refuse)
+    monkeypatch.setattr(HeldFolder, "set_aside", refuse)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="read-only"):
-        Held(str(tmp_path)).new("log")
+        HeldFolder(str(tmp_path)).new("log")
     assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 

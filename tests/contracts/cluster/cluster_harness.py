@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, TaskFiles
 from crawler_lifecycle.ports.protocols import KnowsRuns
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.run_refs import run_ref
@@ -115,7 +115,7 @@ class Harness:
 
     def deploy(
         self, seconds: float = LONG, tasks: int = 1, attempt: int = 1, record: Mapping[str, object] | None = None
-    ) -> list[Deployed]:
+    ) -> list[DeployedTask]:
         """Deploy; where tasks compete for the one slot, the lowest gets it."""
         return self.cluster.deploy(replace(self.deployment(tasks, attempt), record=record or {}), self.crawler(seconds))
 

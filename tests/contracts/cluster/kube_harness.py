@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.runs import Deployed, Deployment, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.contracts.cluster.cluster_harness import LONG, RUN, WAIT_S, Harness
 from tests.support.run_refs import run_ref
@@ -36,7 +36,7 @@ class Both(KubernetesCluster):
         self.root = root
         self._deployer = KubernetesDeployer(api, settings)
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         for task in deployment.tasks:  # as the kubelet makes the sub-path when the pod starts
             if task.index == 0:
                 (self.root / files_path(deployment.run, 0, task.attempt)).mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class KubernetesHarness(Harness):
 
     def deploy(
         self, seconds: float = LONG, tasks: int = 1, attempt: int = 1, record: Mapping[str, object] | None = None
-    ) -> list[Deployed]:
+    ) -> list[DeployedTask]:
         whole = replace(self.deployment(tasks, attempt), record=record or {})
         answers = []
         for task in whole.tasks:  # the first one gets the room

@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRef
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 from tests.support.run_refs import run_ref
 
@@ -23,7 +23,7 @@ class Bench:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
         self.cluster = FakeCluster(clock=lambda: self.now, behaviour=behaviour)
 
-    def deploy(self) -> Deployed:
+    def deploy(self) -> DeployedTask:
         deployment = Deployment(
             run_ref(1),
             1,

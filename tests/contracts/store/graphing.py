@@ -11,10 +11,10 @@ from crawler_lifecycle.domain.names import graph_workflow_id, manager_workflow_i
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.values import decode, unpacked
 from crawler_lifecycle.features.graphs.domain.commands import step_manager, step_request_id
-from crawler_lifecycle.features.graphs.domain.engine import Picked, StepEnd
+from crawler_lifecycle.features.graphs.domain.engine import PickedSteps, StepEnd
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
 from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.features.graphs.ports import Done, GraphFence, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.features.graphs.ports import ExecutionEnd, GraphFence, GraphRow, NewGraph, StepRow, StepWork
 from crawler_lifecycle.features.managers.ports import ManagerFence, NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request
@@ -95,16 +95,16 @@ class Graphed:
     def states(self) -> dict[str, StepState | str]:
         return {one.path: one.state for one in self.world.store.graphs.list_steps(self.id)}
 
-    def advance(self, *released: int) -> Picked:
+    def advance(self, *released: int) -> PickedSteps:
         """What the activity does in one transaction."""
         ends = self.world.store.graphs.runs_ended(self.fence)
         now = self.world.clock.now
 
-        def how(graph: Any) -> Picked:
+        def how(graph: Any) -> PickedSteps:
             graph.released(released)
             graph.ended(ends)
             many = {"answered": 16, "ended": 10_000}  # short functions, and a pool with many places
-            picked: Picked = graph.pick(now, batches=500, begin=100, **many)
+            picked: PickedSteps = graph.pick(now, batches=500, begin=100, **many)
             return picked
 
         return self.world.store.graphs.change(self.fence, how)
@@ -112,22 +112,22 @@ class Graphed:
     def work(self, batch: int) -> list[StepWork]:
         return self.world.store.graphs.batch(self.fence, batch)
 
-    def begin(self, *work: StepWork, done: Sequence[Done] = ()) -> set[int]:
+    def begin(self, *work: StepWork, done: Sequence[ExecutionEnd] = ()) -> set[int]:
         return self.world.store.graphs.record(self.fence, done, work)
 
-    def end(self, work: StepWork, state: StepState = DONE, result: bytes | None = None, **fields: Any) -> Done:
+    def end(self, work: StepWork, state: StepState = DONE, result: bytes | None = None, **fields: Any) -> ExecutionEnd:
         """How an execution ended, to be recorded."""
         if state in (StepState.RETRYABLE, StepState.SCHEDULED):
             fields.setdefault("not_before", self.world.clock.now + timedelta(seconds=5))
         end = StepEnd(work.number, work.attempt, state, **fields)
-        return Done(end, None if result is None else [result], len(result or b""), error=end.reason)
+        return ExecutionEnd(end, None if result is None else [result], len(result or b""), error=end.reason)
 
     def execute(self, *released: int, state: StepState = DONE, result: bytes | None = b"{}") -> list[str]:
         """Run whatever waits to be called, one after the other; the paths, in order. ``released``: calls before."""
         ran, picked = list[str](), self.advance(*released)
         while picked.batches:
             for batch in picked.batches:
-                done: list[Done] = []
+                done: list[ExecutionEnd] = []
                 for one in self.work(batch.number):
                     began = self.begin(one, done=done)
                     ran += [one.path] if began else []

@@ -8,16 +8,16 @@ from itertools import count
 
 from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.features.managers.domain.manager import (
-    Added,
+    AddedJob,
     Decision,
-    Hooked,
+    HookReport,
     Job,
     JobState,
     Page,
-    Picked,
+    PickedJob,
     SourceItem,
 )
-from crawler_lifecycle.features.managers.ports import Committed, JobRow, ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.features.managers.ports import JobRow, ManagerCommit, ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request
 
@@ -39,15 +39,15 @@ def page(numbers: Sequence[int], after: int = 0, **fields: object) -> Page:
 
 #: Decisions that no manager can take which has one job that waits.
 NONSENSE = [
-    Decision(picked=[Picked(10**9, 1, job(1))]),
-    Decision(picked=[Picked(-5, 1, job(1))]),
-    Decision(added=[Added(1, job(7))]),
-    Decision(added=[Added(-1, job(7)), Added(-1, job(8))]),
-    Decision(added=[Added(-1, job(7), seq=99, retry=1)]),
-    Decision(added=[Added(-1, job(7), seq=2)]),
-    Decision(picked=[Picked(1, 2, job(1))]),
-    Decision(added=[Added(-1, job(7), not_before=1e30)]),
-    Decision(hooked=[Hooked(10**9, 1, False)]),
+    Decision(picked=[PickedJob(10**9, 1, job(1))]),
+    Decision(picked=[PickedJob(-5, 1, job(1))]),
+    Decision(added=[AddedJob(1, job(7))]),
+    Decision(added=[AddedJob(-1, job(7)), AddedJob(-1, job(8))]),
+    Decision(added=[AddedJob(-1, job(7), seq=99, retry=1)]),
+    Decision(added=[AddedJob(-1, job(7), seq=2)]),
+    Decision(picked=[PickedJob(1, 2, job(1))]),
+    Decision(added=[AddedJob(-1, job(7), not_before=1e30)]),
+    Decision(hooked=[HookReport(10**9, 1, False)]),
     Decision(delayed=[10**9]),
 ]
 
@@ -86,15 +86,15 @@ class Managed:
     def jobs(self, *states: JobState) -> list[JobRow]:
         return self.world.store.managers.list_jobs(self.id, states=states)
 
-    def commit(self, **fields: object) -> Committed:
+    def commit(self, **fields: object) -> ManagerCommit:
         return self.world.store.managers.commit_decision(self.fence, Decision(**fields))  # type: ignore[arg-type]
 
-    def pick(self, most: int, state: JobState = JobState.BUFFERED) -> Committed:
+    def pick(self, most: int, state: JobState = JobState.BUFFERED) -> ManagerCommit:
         """The oldest jobs in this state take slots."""
         managers = self.world.store.managers
         number = count(managers.facts(self.fence, 0).next_seq)
         waiting = managers.waiting_jobs(self.id, state, limit=most)
-        picks = [Picked(one.item_id, next(number) if one.seq is None else one.seq, one.job) for one in waiting]
+        picks = [PickedJob(one.item_id, next(number) if one.seq is None else one.seq, one.job) for one in waiting]
         return self.commit(picked=picks)
 
     def executing(self, numbers: Sequence[int], most: int, **fields: object) -> list[Fence]:
@@ -123,12 +123,12 @@ class Managed:
     def handle(self, ends: int = 100) -> list[int]:
         """The hooks of what ended run; its runs."""
         facts = self.world.store.managers.facts(self.fence, ends)
-        self.commit(hooked=[Hooked(one.live.item_id, one.attempt, one.bad) for one in facts.ended])
+        self.commit(hooked=[HookReport(one.live.item_id, one.attempt, one.bad) for one in facts.ended])
         return [int(one.live.key) for one in facts.ended if one.live.key.isdecimal()]
 
-    def add(self, *jobs: Job, **fields: object) -> Committed:
+    def add(self, *jobs: Job, **fields: object) -> ManagerCommit:
         """``add_job`` of each of them."""
-        added = [Added(-n, one, **fields) for n, one in enumerate(jobs, 1)]  # type: ignore[arg-type]
+        added = [AddedJob(-n, one, **fields) for n, one in enumerate(jobs, 1)]  # type: ignore[arg-type]
         return self.commit(added=added)
 
     def counted(self) -> dict[str, int]:

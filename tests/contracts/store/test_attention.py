@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.coverage import GOOD_RUNS, Coverage, Expected
+from crawler_lifecycle.domain.coverage import GOOD_RUNS, Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.names import EVENT_RUN_ATTENTION, EVENT_RUN_DROPPED, EVENT_RUN_EMPTY, EVENT_RUN_ENDED
 from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus, verdict
@@ -15,14 +15,14 @@ from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.runs import RunRow
 from tests.contracts.store.world import World, bad_end, good_end, seen
 
-WATCHED = Expected(watched=True)
-HALF = Expected(numbers={"items": {"drop": 0.5}}, watched=True)
+WATCHED = ExpectedCoverage(watched=True)
+HALF = ExpectedCoverage(numbers={"items": {"drop": 0.5}}, watched=True)
 ENDS = (EVENT_RUN_ENDED, EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED)
 
 
 def crawl(
-    world: World, expected: Expected, items: int | None, *, errors: int = 0, pages: int = 27, failed: bool = False,
-    share: float | None = None, stop: bool = False, **fields: Any,
+    world: World, expected: ExpectedCoverage, items: int | None, *, errors: int = 0, pages: int = 27,
+    failed: bool = False, share: float | None = None, stop: bool = False, **fields: Any,
 ) -> RunRow:  # fmt: skip
     """A whole run with these counters."""
     count = world.store.events.last_event_seq()
@@ -52,7 +52,7 @@ def needed(world: World, **wanted: Any) -> list[int]:
 
 def test_a_spider_whose_layout_changed_needs_attention_until_it_brings_items_again(world: World) -> None:
     crawl(world, WATCHED, 100)
-    poor = crawl(world, Expected(numbers={"items": {"min": 500}}), 300)
+    poor = crawl(world, ExpectedCoverage(numbers={"items": {"min": 500}}), 300)
     assert (poor.status, poor.outcome, poor.lacks) == (RunStatus.COMPLETED, "unmet", "unmet")
     empty = crawl(world, WATCHED, 0, errors=24)
     assert (empty.status, empty.outcome, empty.ended_by) == (RunStatus.COMPLETED, "empty", EndedBy.SERVICE)
@@ -74,14 +74,14 @@ def _flat(body: dict[str, object]) -> dict[str, object]:
 
 def test_an_empty_run_of_which_nothing_is_expected_resolves_nothing(world: World) -> None:
     """A command, of which only a run without items tells that it has none."""
-    crawl(world, Expected(), 100)
-    failed = crawl(world, Expected(), 0, failed=True)
-    empty = crawl(world, Expected(), 0)
+    crawl(world, ExpectedCoverage(), 100)
+    failed = crawl(world, ExpectedCoverage(), 0, failed=True)
+    empty = crawl(world, ExpectedCoverage(), 0)
     stopped = crawl(world, WATCHED, 0, stop=True)
     assert (empty.outcome, empty.lacks, list(told(world, empty))) == ("finished", "items", [EVENT_RUN_ENDED])
     assert (stopped.outcome, stopped.lacks) == ("finished", "items"), "it had finished before it was stopped"
     assert needed(world) == [failed.run_id]
-    crawl(world, Expected(), 3)
+    crawl(world, ExpectedCoverage(), 3)
     assert needed(world) == []
 
 
@@ -112,7 +112,7 @@ def test_a_drop_is_measured_at_the_good_runs_of_its_crawler_and_project(world: W
 
 
 def test_a_run_that_brought_too_little_may_fail(world: World) -> None:
-    strict = Expected(fail=True, watched=True)
+    strict = ExpectedCoverage(fail=True, watched=True)
     crawl(world, strict, 100)
     row = crawl(world, strict, 0)
     assert (row.status, row.outcome, row.ended_by, row.lacks) == (RunStatus.FAILED, "empty", EndedBy.SERVICE, "empty")
@@ -127,7 +127,7 @@ def test_every_surface_says_the_same_of_random_histories(world: World, seed: int
     brought: dict[int, bool] = {}
     wanted: list[int] = []
     for _ in range(25):
-        expected = Expected(
+        expected = ExpectedCoverage(
             {"price": 0.9} if chosen.random() < 0.3 else {},
             chosen.random() < 0.2,
             {"items": {"drop": 0.5}} if chosen.random() < 0.3 else {},

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, ReportedFinding, StoredFinding
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
@@ -162,10 +162,10 @@ def test_a_run_that_has_ended_meanwhile_is_not_repaired(world: World) -> None:
 
 def test_a_finding_keeps_the_moment_of_its_first_sight(store: Store, clock: Clock) -> None:
     first = clock.now
-    assert store.findings.note_findings([ORPHAN]) == {ORPHAN.subject: Noted(first)}
+    assert store.findings.note_findings([ORPHAN]) == {ORPHAN.subject: StoredFinding(first)}
     clock.forward(60)
     later = replace(ORPHAN, detail="it still executes")
-    assert store.findings.note_findings([later]) == {ORPHAN.subject: Noted(first)}
+    assert store.findings.note_findings([later]) == {ORPHAN.subject: StoredFinding(first)}
     (row,) = store.findings.audit_findings()
     assert (row.first_seen, row.last_seen, row.detail) == (first, clock.now, "it still executes")
     assert (row.status, row.kind, row.run_id, row.evidence) == ("open", "orphan", 9, {"uid": "u"})
@@ -181,7 +181,7 @@ def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: Store, clock: C
     (row,) = store.findings.audit_findings("repaired")
     assert (row.repair, row.repaired_at) == ("ended", repaired)
     back = clock.forward(600)
-    assert store.findings.note_findings([ORPHAN]) == {ORPHAN.subject: Noted(back, repaired)}
+    assert store.findings.note_findings([ORPHAN]) == {ORPHAN.subject: StoredFinding(back, repaired)}
     assert len(store.findings.audit_findings()) == 1
 
 
@@ -213,7 +213,7 @@ def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: Store)
 
 def test_a_report_is_kept_once_for_thirty_days(store: Store, clock: Clock) -> None:
     assert store.findings.last_audit() is None
-    one = Reported(FindingKind.ORPHAN, "it executes", 9, due_at=clock.now)
+    one = ReportedFinding(FindingKind.ORPHAN, "it executes", 9, due_at=clock.now)
     first = AuditReport(
         "a1", clock.now, clock.now, repair=True, looked={"open_runs": 3}, found={"orphan": 1}, findings=[one]
     )

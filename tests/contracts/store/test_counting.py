@@ -11,13 +11,13 @@ from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports.looks import Counted
+from crawler_lifecycle.ports.looks import LiveCounters
 from crawler_lifecycle.ports.runs import Fence
 from tests.contracts.store.world import World, good_end, seen
 
 
-def counted(fence: Fence, pages: int | None, index: int = 0, **more: object) -> Counted:
-    return replace(Counted(fence.run, fence.attempt, index, Counters(pages, items=pages)), **more)  # type: ignore[arg-type]
+def counted(fence: Fence, pages: int | None, index: int = 0, **more: object) -> LiveCounters:
+    return replace(LiveCounters(fence.run, fence.attempt, index, Counters(pages, items=pages)), **more)  # type: ignore[arg-type]
 
 
 def pages(world: World, fence: Fence) -> tuple[int | None, list[int | None]]:

@@ -12,7 +12,7 @@ from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.subjects import verdict as exit_of_wait
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, run_subject
-from crawler_lifecycle.domain.retries import NEVER, Ended, NextTry, Retries, next_try, resolved
+from crawler_lifecycle.domain.retries import NEVER, EndedTry, NextTry, Retries, next_try, resolved
 from crawler_lifecycle.domain.run import LIMIT_STOPS, OUTCOMES, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
@@ -61,7 +61,7 @@ def told(world: World, row: RunRow) -> Told:
     document = asdict(row)
     [event] = [one for one in world.store.events.events_after(0, limit=100_000) if one.run_id == row.run_id][-1:]
     assert event.body["ended_by"] == row.ended_by
-    tried = Ended(task.outcome, task.exit_code, 0, "k", task.ended_by)
+    tried = EndedTry(task.outcome, task.exit_code, 0, "k", task.ended_by)
     attention = world.store.runs.list_runs(attention=True, crawler=row.crawler)
     return Told(
         row.status,

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import Fenced, Overtaken, RowEdited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.looks import Look
-from crawler_lifecycle.ports.runs import Deployed, Fence, Resumption
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Resumption
 from crawler_lifecycle.store.runs.unit import check_fence
 from tests.contracts.store.world import START, World, good_end, seen
 
@@ -151,7 +151,7 @@ def test_an_answer_about_another_task_is_nobodys(world: World) -> None:
     """The frozen deployment call wakes when its tasks are recorded: nothing is taken back."""
     fence = world.deployed(tasks=2)
     before = world.row(fence), world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
-    late = [Deployed(0, "created", "other", "another-uid"), Deployed(1, "deferred", reason="quota")]
+    late = [DeployedTask(0, "created", "other", "another-uid"), DeployedTask(1, "deferred", reason="quota")]
     world.store.deployment.record_deployed(fence, "local", late, world.clock.forward(60))
     assert (
         world.row(fence),
@@ -167,7 +167,7 @@ def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer
     world.store.deployment.offer_tasks(fence, 10, None, first)
     second = world.clock.forward(30) + timedelta(seconds=25)
     world.store.deployment.offer_tasks(fence, 10, None, second)
-    deferred = [Deployed(0, "deferred", reason="quota")]
+    deferred = [DeployedTask(0, "deferred", reason="quota")]
     world.store.deployment.record_deployed(fence, "local", deferred, world.clock.now, first)
     assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 1, "it may be on its way"
     world.store.deployment.record_deployed(fence, "local", deferred, world.clock.now, second)

@@ -30,7 +30,7 @@ from crawler_lifecycle.features.graphs.domain.engine import Graph, StepEnd
 from crawler_lifecycle.features.graphs.domain.kinds import STEP_RULES
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
 from crawler_lifecycle.features.graphs.domain.spec import LOST_MAX, GraphSpec, GraphState, StepKind, StepState
-from crawler_lifecycle.features.graphs.ports import Done, GraphFence
+from crawler_lifecycle.features.graphs.ports import ExecutionEnd, GraphFence
 from crawler_lifecycle.features.graphs.store.unrecorded import RUNS
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base import search
@@ -210,7 +210,7 @@ def test_a_graph_has_one_owner_and_a_former_one_never_comes_back(graphed: Graphe
 WRITES: list[Callable[[World, GraphFence], object]] = [
     lambda w, f: w.store.graphs.change(f, lambda graph: graph.cancel(None, "late")),
     lambda w, f: w.store.graphs.batch(f, 1),
-    lambda w, f: w.store.graphs.record(f, [Done(StepEnd(0, 1, S.COMPLETED))]),
+    lambda w, f: w.store.graphs.record(f, [ExecutionEnd(StepEnd(0, 1, S.COMPLETED))]),
     lambda w, f: w.store.graphs.to_begin(f),
     lambda w, f: w.store.graphs.run_begun(f, 0, 1),
     lambda w, f: w.store.graphs.runs_ended(f),

@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details, Look
-from crawler_lifecycle.ports.runs import Deployed, Owner
+from crawler_lifecycle.ports.runs import DeployedTask, Owner
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 
 UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)
@@ -37,7 +37,7 @@ def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(world: World
     world.store.deployment.offer_tasks(fence, 2, None, LATER)
     late, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
     world.store.deployment.withdraw_offer(fence, late, UNTIL)
-    answers = [Deployed(0, "deferred", reason="full"), Deployed(1, "deferred", reason="full")]
+    answers = [DeployedTask(0, "deferred", reason="full"), DeployedTask(1, "deferred", reason="full")]
     world.store.deployment.record_deployed(fence, "local", answers, world.clock.now, UNTIL, late)
     world.store.deployment.refuse_queued(fence, "no", late, UNTIL)
     assert [task.offered_until for task in world.store.looks.found_state(fence).tasks] == [LATER, LATER]

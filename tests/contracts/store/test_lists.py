@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.due_ids import due_request_id
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.projects import limited
@@ -343,7 +343,7 @@ def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
 
 
 def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(world: World) -> None:
-    good, less, expected = Coverage(10, {"price": 1.0}), Coverage(10, {"price": 0.5}), Expected({"price": 0.9})
+    good, less, expected = Coverage(10, {"price": 1.0}), Coverage(10, {"price": 0.5}), ExpectedCoverage({"price": 0.9})
     for n in range(3):
         world.brings(f"good-{n}", good, expected=expected)
     failed = world.executing("failed", args={"a": "2"})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.coverage import Expected
+from crawler_lifecycle.domain.coverage import ExpectedCoverage
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -27,13 +27,13 @@ from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.managers.domain.manager import (
     OUTPUT_BYTES,
-    Added,
+    AddedJob,
     Decision,
-    Hooked,
     HookFailed,
+    HookReport,
     JobState,
     Page,
-    Picked,
+    PickedJob,
     SourceItem,
 )
 from crawler_lifecycle.features.managers.ports import HEARD_S, PLAN_READING, ManagerFence, PlanRow
@@ -246,9 +246,9 @@ def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
     [fence] = managed.executing([1], 1, exhausted=True)
     [one] = managers.live_jobs(managed.id)
     with pytest.raises(InvalidRequest, match="has not ended"):
-        managed.commit(hooked=[Hooked(one.item_id, 1, False)])
+        managed.commit(hooked=[HookReport(one.item_id, 1, False)])
     world.finish(fence)
-    decision = Decision(hooked=[Hooked(one.item_id, 1, False)], added=[Added(-1, job(9))])
+    decision = Decision(hooked=[HookReport(one.item_id, 1, False)], added=[AddedJob(-1, job(9))])
     managers.commit_decision(managed.fence, decision)
     before = managed.row, managed.jobs()
     with pytest.raises(Overtaken):
@@ -281,7 +281,7 @@ def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(
     world.finish(fence, failed=[0])
     [end] = managers.facts(managed.fence, 10).ended
     world.resume(fence)
-    managed.commit(hooked=[Hooked(end.live.item_id, end.attempt, end.bad)])
+    managed.commit(hooked=[HookReport(end.live.item_id, end.attempt, end.bad)])
     assert managers.facts(managed.fence, 10).live == 1
     managed.check_counters()
 
@@ -290,7 +290,7 @@ def test_a_job_whose_run_brought_too_little_may_be_tried_again(managed: Managed)
     world, managers = managed.world, managed.world.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
     world.see_ends(fence)
-    row = world.end(fence, Expected(numbers={"items": {"min": 100}}, fail=True))
+    row = world.end(fence, ExpectedCoverage(numbers={"items": {"min": 100}}, fail=True))
     assert (row.status, row.ended_by) == ("FAILED", "service")
     [end] = managers.facts(managed.fence, 10).ended
     assert (end.bad, end.outcome, end.retryable) == (True, "unmet", True)
@@ -319,7 +319,7 @@ def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
     managers.add_page(managed.fence, page([1, 2], exhausted=True))
     managed.pick(1)
     late = managed.world.clock.now + timedelta(seconds=60)
-    retry = Added(
+    retry = AddedJob(
         -1, job(1, tags=["RETRIED_FROM=5"]), unique=False, seq=1, retry=1, retry_of="5", not_before=late.timestamp()
     )
     managed.commit(added=[retry])
@@ -327,9 +327,9 @@ def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
     [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
     assert (waits.seq, waits.retry, waits.retry_of, waits.not_before) == (1, 1, "5", late.timestamp())
     with pytest.raises(InvalidRequest):
-        managed.commit(picked=[Picked(waits.item_id, 2, waits.job)])
+        managed.commit(picked=[PickedJob(waits.item_id, 2, waits.job)])
     [other] = managers.waiting_jobs(managed.id, JobState.BUFFERED)
-    managed.commit(picked=[Picked(waits.item_id, 1, waits.job), Picked(other.item_id, 2, other.job)])
+    managed.commit(picked=[PickedJob(waits.item_id, 1, waits.job), PickedJob(other.item_id, 2, other.job)])
     keys = [one.key for one in managers.starting_jobs(managed.fence)]
     assert keys == [f"manager/{managed.id}/1", f"manager/{managed.id}/2", f"manager/{managed.id}/1.r1"]
     counts = managed.row.counts
@@ -350,11 +350,11 @@ def test_numbers_and_rows_that_another_commit_took_are_not_taken_again(managed: 
     managers = managed.world.store.managers
     managers.add_page(managed.fence, page([1, 2], exhausted=True))
     one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
-    managed.commit(picked=[Picked(one.item_id, 1, one.job)])
+    managed.commit(picked=[PickedJob(one.item_id, 1, one.job)])
     before = managed.row, managed.jobs()
     for stale in (
-        Decision(picked=[Picked(two.item_id, 1, two.job)]),
-        Decision(picked=[Picked(one.item_id, 1, one.job)]),
+        Decision(picked=[PickedJob(two.item_id, 1, two.job)]),
+        Decision(picked=[PickedJob(one.item_id, 1, one.job)]),
         Decision(delayed=[one.item_id]),
     ):
         with pytest.raises(Overtaken):
@@ -366,10 +366,15 @@ def test_added_and_picked_at_once_in_the_order_of_the_picks(managed: Managed) ->
     managers = managed.world.store.managers
     managers.add_page(managed.fence, page([1, 2], exhausted=True))
     one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
-    added = [Added(-1, job(3)), Added(-2, job(1)), Added(-3, job(4), unique=False), Added(-4, job(4), unique=False)]
+    added = [
+        AddedJob(-1, job(3)),
+        AddedJob(-2, job(1)),
+        AddedJob(-3, job(4), unique=False),
+        AddedJob(-4, job(4), unique=False),
+    ]
     picks = [
-        Picked(one.item_id, 1, one.job), Picked(-3, 2, job(4, tags=["a"])), Picked(-2, 3, job(1)),
-        Picked(two.item_id, 4, two.job, cap_key="d"), Picked(-4, 5, job(4, tags=["b"])),
+        PickedJob(one.item_id, 1, one.job), PickedJob(-3, 2, job(4, tags=["a"])), PickedJob(-2, 3, job(1)),
+        PickedJob(two.item_id, 4, two.job, cap_key="d"), PickedJob(-4, 5, job(4, tags=["b"])),
     ]  # fmt: skip
     done = managed.commit(added=added, picked=picks)
     assert (done.starting, done.dropped) == (4, 1)
@@ -420,13 +425,14 @@ def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
     """``schedule_spider_with_jobargs`` while the window is full: the number is used up, and the job waits with it."""
     managers = managed.world.store.managers
     managed.commit(
-        added=[Added(-1, job(1), unique=False), Added(-2, job(1), unique=False, seq=2)], picked=[Picked(-1, 1, job(1))]
+        added=[AddedJob(-1, job(1), unique=False), AddedJob(-2, job(1), unique=False, seq=2)],
+        picked=[PickedJob(-1, 1, job(1))],
     )
     assert managers.facts(managed.fence, 0).next_seq == 3
     [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
     assert waits.seq == 2
     at = managed.world.clock.forward(30)
-    managed.commit(picked=[Picked(waits.item_id, 2, waits.job)])
+    managed.commit(picked=[PickedJob(waits.item_id, 2, waits.job)])
     assert managers.facts(managed.fence, 0).last_pick == at.timestamp()
     managed.check_counters()
 
@@ -434,7 +440,7 @@ def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
 def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
     wanted = [job(1, units=2, project_id="7"), job(2), job(3, spider="other"), job(4)]
-    managed.commit(added=[Added(-n, one) for n, one in enumerate(wanted, 1)])
+    managed.commit(added=[AddedJob(-n, one) for n, one in enumerate(wanted, 1)])
     managed.pick(4, JobState.QUEUED)
     [one, *_] = managers.starting_jobs(managed.fence)
     before = managers.job_metadata(managed.id, one.key)
@@ -490,8 +496,8 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
             cap = managers.steer_manager(managed.id, cap=chosen.randrange(1, 6)).cap or 0
         free = max((facts.cap or 3) - facts.live, 0)
         waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, limit=free)
-        picks = [Picked(one.item_id, n, one.job) for n, one in enumerate(waiting, facts.next_seq)]
-        done = managed.commit(hooked=[Hooked(e.live.item_id, e.attempt, e.bad) for e in facts.ended], picked=picks)
+        picks = [PickedJob(one.item_id, n, one.job) for n, one in enumerate(waiting, facts.next_seq)]
+        done = managed.commit(hooked=[HookReport(e.live.item_id, e.attempt, e.bad) for e in facts.ended], picked=picks)
         taken = len(picks) - done.dropped
         assert taken == 0 or len(live) + taken <= cap
         live |= {fence.run_id: fence for fence in managed.begin()}
@@ -530,7 +536,7 @@ def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> N
         for run_id in chosen.sample(sorted(live), min(len(live), chosen.randrange(3))):
             world.finish(live.pop(run_id), failed=[0] if chosen.random() < 0.3 else [])
         facts = managers.facts(managed.fence, chosen.randrange(1, 4))
-        decision = Decision(hooked=[Hooked(end.live.item_id, end.attempt, end.bad) for end in facts.ended])
+        decision = Decision(hooked=[HookReport(end.live.item_id, end.attempt, end.bad) for end in facts.ended])
         managers.commit_decision(managed.fence, decision)
         if decision.hooked:
             with pytest.raises(Overtaken):
@@ -563,8 +569,8 @@ def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: s
         assert managers.steer_manager(managed.id, cap=1).cap == 1
     else:
         assert managers.record_manager_stop(managed.id, managed.world.stop()).status is RunStatus.STOPPING
-    picks = [Picked(one.item_id, n, one.job) for n, one in enumerate(waiting, 1)]
-    done = managed.commit(added=[Added(-1, job(9))], picked=[*picks, Picked(-1, 3, job(9))])
+    picks = [PickedJob(one.item_id, n, one.job) for n, one in enumerate(waiting, 1)]
+    done = managed.commit(added=[AddedJob(-1, job(9))], picked=[*picks, PickedJob(-1, 3, job(9))])
     left = 1 if what == "cap" else 0
     assert (done.live, done.dropped) == (left, 3 - left)
     facts = managers.facts(managed.fence, 0)

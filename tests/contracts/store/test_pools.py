@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, PROBE_S, RECALL_S, Pool, Pools
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.task import Phase, TaskStatus
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.world import Clock, World, good_end, seen
 
@@ -69,7 +69,7 @@ def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
 ) -> None:
     first, other = run(pooled, "first", tasks=5, pool="five"), run(pooled, "other", tasks=5, pool="five")
     offered, _ = pooled.store.deployment.offer_tasks(first, 100, None, clock.now + timedelta(seconds=25))
-    answers = [Deployed(task.index, "created", f"n{task.index}", f"u{task.index}") for task in offered]
+    answers = [DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}") for task in offered]
     answering: list[Thread] = []
     with closing(_opened(store_url, clock, POOLS)) as another:
 
@@ -301,7 +301,7 @@ def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(store_url: s
         fence, other = run(world, "r", tasks=5, pool="a"), run(world, "other", pool="a")
         offered, _ = store.deployment.offer_tasks(fence, 100, None, clock.now + timedelta(seconds=25))
         states = ["created", "created", "deferred", "deferred", "deferred"]
-        answers = [Deployed(t.index, s, f"n{t.index}", f"u{t.index}") for t, s in zip(offered, states, strict=True)]
+        answers = [DeployedTask(t.index, s, f"n{t.index}", f"u{t.index}") for t, s in zip(offered, states, strict=True)]
         store.deployment.record_deployed(fence, "k", answers, clock.now, offered[0].offered_until, offered)
         assert store.deployment.waits_for_place(fence.run_id)
         assert (ask(world, other), called(world)) == (0, []), "two places are all"
@@ -397,7 +397,7 @@ def test_a_clock_that_is_set_back_does_not_end_the_tries(store_url: str, clock: 
         world = World(store, clock)
         fence, until = run(world, "r", tasks=2, pool="a"), clock.now + timedelta(seconds=25)
         offered, _ = store.deployment.offer_tasks(fence, 100, None, until)
-        answers = [Deployed(t.index, "deferred") for t in offered]
+        answers = [DeployedTask(t.index, "deferred") for t in offered]
         store.deployment.record_deployed(fence, "k", answers, clock.now, until, offered)
         clock.forward(-86_400)
         assert called(world) == []

@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
-from crawler_lifecycle.features.webhooks.ports import Tried
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.looks import Correction, Details
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.retention import pruning as adapter
@@ -510,7 +510,7 @@ def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner
     store.webhooks.follow_webhook("shop", "f")
     test = store.webhooks.test_webhook("shop", "ann")
     changed = [e.seq for e in store.events.events_after(0, 1000, fence.run_id) if e.type in NEWS]
-    tried = [Tried(seq, "the receiver answered 503") for seq in [*changed, test.seq]]
+    tried = [DeliveryAttempt(seq, "the receiver answered 503") for seq in [*changed, test.seq]]
     store.webhooks.note_tries(hook.webhook_id, "f", tried, 0, settled=False)
     world.clock.forward(100 * DAY)
     young = store.webhooks.test_webhook("shop", "ann")

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import Fenced
-from crawler_lifecycle.domain.retries import Ended, NextTry
+from crawler_lifecycle.domain.retries import EndedTry, NextTry
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, Resting, TaskRow
@@ -16,7 +16,7 @@ from crawler_lifecycle.store.runs import retries
 
 from .world import World, seen
 
-Decide = Callable[[Ended, int], NextTry | str]
+Decide = Callable[[EndedTry, int], NextTry | str]
 
 
 def after(seconds: float) -> Decide:
@@ -75,7 +75,7 @@ def test_each_end_is_decided_once(world: World) -> None:
     lose(world, fence, 0, 1)
     asked: list[int] = []
 
-    def one(end: Ended, used: int) -> NextTry | str:
+    def one(end: EndedTry, used: int) -> NextTry | str:
         asked.append(used)
         return NextTry(0) if used < 1 else "the budget is used up"
 
@@ -99,7 +99,7 @@ def test_many_ends_are_decided_in_pages_and_a_broken_page_alone_is_decided_again
     lose(world, fence, *range(8))
     asked, broken = list[int](), [4, 1]
 
-    def one(end: Ended, used: int) -> NextTry | str:
+    def one(end: EndedTry, used: int) -> NextTry | str:
         asked.append(used)
         if len(asked) == broken[0]:
             broken.pop(0)

@@ -12,7 +12,7 @@ from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec, TargetKind
-from crawler_lifecycle.features.schedules.ports import DueRow, Noted, ScheduleRow, TargetRef
+from crawler_lifecycle.features.schedules.ports import DueRow, NotedFirings, ScheduleRow, TargetRef
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.world import Clock, World
 
@@ -190,8 +190,8 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     clock.forward(400)
     fired = due(store, times[0])
     s.pause("nightly", "paused by ann", times[2])
-    assert s.note_due(row.schedule_id, times[4]) == Noted(missed=1, paused=3)
-    assert s.note_due(row.schedule_id, times[4]) == Noted(), "each once"
+    assert s.note_due(row.schedule_id, times[4]) == NotedFirings(missed=1, paused=3)
+    assert s.note_due(row.schedule_id, times[4]) == NotedFirings(), "each once"
     s.pause("nightly", None)
     lines = {line.due_at: line.decision for line in s.list_due(row.schedule_id)}
     assert lines == dict(zip(times, [fired.decision, Decision.MISSED, *[Decision.PAUSED] * 4], strict=True))
@@ -200,7 +200,7 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     assert s.list_due(row.schedule_id, decision=Decision.PAUSED, limit=2)[0].due_at == times[5]
     assert due(store, times[1]).decision is Decision.SKIPPED_OVERLAP, "Temporal fired after all, behind the first"
     assert due(store, times[2]).decision is Decision.PAUSED
-    assert s.note_due(row.schedule_id + 1, clock.now) == Noted()
+    assert s.note_due(row.schedule_id + 1, clock.now) == NotedFirings()
 
 
 def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: Clock) -> None:

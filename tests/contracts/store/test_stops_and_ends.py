@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, WAITING_FOR_START
@@ -459,7 +459,7 @@ def test_an_attempt_that_was_resumed_says_how_its_own_export_went(world: World) 
 # --- fields of items ----------------------------------------------------------------------------------------------
 
 GOOD, LESS = Coverage(100, {"price": 1.0, "title": 1.0}), Coverage(300, {"price": 0.2})
-EXPECTED = Expected({"price": 0.9})
+EXPECTED = ExpectedCoverage({"price": 0.9})
 
 
 def test_a_run_is_judged_by_its_tasks_and_the_last_completed_runs_before_it(world: World) -> None:
@@ -478,7 +478,7 @@ def test_a_run_is_judged_by_its_tasks_and_the_last_completed_runs_before_it(worl
         row.cause
         == "price: 20 % of 300 items have it, the usual share is 100 % (median of 10 runs), expected at least 90 %"
     )
-    assert world.end(late, Expected()) == row, "the verdict stands"
+    assert world.end(late, ExpectedCoverage()) == row, "the verdict stands"
     several = world.row(world.brings("several", GOOD, None, LESS, expected=EXPECTED))
     assert several.fields == Coverage(400, {"price": 0.4, "title": 0.25})
     assert several.outcome == "coverage"

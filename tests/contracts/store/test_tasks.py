@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
-from crawler_lifecycle.ports.runs import Deployed
+from crawler_lifecycle.ports.runs import DeployedTask
 from crawler_lifecycle.runner.reported import STATISTICS_MAX
 from crawler_lifecycle.store.columns import TEXT_MAX, compressed
 from tests.contracts.store.world import START, World, bad_end, good_end, seen
@@ -36,7 +36,7 @@ def test_where_tasks_are_put_is_on_record_as_long_as_they_may_live(world: World)
     assert world.store.deployment.places(fence.run_id) == []
     world.store.deployment.offer_tasks(fence, 2, None, UNTIL, "day")
     assert world.store.deployment.places(fence.run_id) == ["day"]
-    answers = [Deployed(0, "created", "n", "u"), Deployed(1, "deferred", reason="quota")]
+    answers = [DeployedTask(0, "created", "n", "u"), DeployedTask(1, "deferred", reason="quota")]
     world.store.deployment.record_deployed(fence, "kubernetes", answers, START, UNTIL)
     assert [task.place for task in world.store.looks.found_state(fence).tasks][:1] == ["day"]
     world.store.deployment.offer_tasks(fence, 1, None, UNTIL, "night")
@@ -77,7 +77,7 @@ def test_offers_keep_within_the_parallel_limit(world: World) -> None:
     fence = world.run(tasks=6)
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 1, 2]
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 1, 3, UNTIL)[0]] == [0]
-    world.store.deployment.record_deployed(fence, "local", [Deployed(1, "created", "n", "u")], START)
+    world.store.deployment.record_deployed(fence, "local", [DeployedTask(1, "created", "n", "u")], START)
     # One is active, two are on their way: nothing new fits, and the two are offered again.
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
     world.clock.forward(60)
@@ -100,11 +100,11 @@ def test_answers_of_the_scheduler_service(world: World) -> None:
     fence = world.run(tasks=4)
     world.store.deployment.offer_tasks(fence, 3, None, UNTIL)
     answers = [
-        Deployed(0, "created", "crawl-0", "uid-0"),
-        Deployed(1, "existing", "crawl-1", "uid-1"),
-        Deployed(2, "deferred", reason="quota exceeded"),
-        Deployed(3, "refused", reason="no such image"),
-        Deployed(9, "created", "crawl-9", "uid-9"),
+        DeployedTask(0, "created", "crawl-0", "uid-0"),
+        DeployedTask(1, "existing", "crawl-1", "uid-1"),
+        DeployedTask(2, "deferred", reason="quota exceeded"),
+        DeployedTask(3, "refused", reason="no such image"),
+        DeployedTask(9, "created", "crawl-9", "uid-9"),
     ]
     counts = world.store.deployment.record_deployed(fence, "kubernetes", answers, START)
     assert counts.by_status == {"PENDING": 2, "QUEUED": 1, "FAILED": 1}
@@ -135,7 +135,7 @@ def test_what_is_put_off_counts_as_offered_while_an_earlier_call_may_bring_it(
     world.clock.forward(seconds)
     later = world.clock.now + timedelta(seconds=25)
     offered, _ = world.store.deployment.offer_tasks(fence, 2, None, later)
-    answers = [Deployed(n, "deferred", reason="quota exceeded") for n in (0, 1)]
+    answers = [DeployedTask(n, "deferred", reason="quota exceeded") for n in (0, 1)]
     for _ in range(2):
         world.store.deployment.record_deployed(fence, "kubernetes", answers, world.clock.now, later, offered)
         queued = world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
@@ -146,7 +146,7 @@ def test_what_is_put_off_counts_as_offered_while_an_earlier_call_may_bring_it(
 
 def test_a_late_answer_moves_nothing_backwards(world: World) -> None:
     fence = world.executing()
-    world.store.deployment.record_deployed(fence, "local", [Deployed(0, "refused", reason="late")], START)
+    world.store.deployment.record_deployed(fence, "local", [DeployedTask(0, "refused", reason="late")], START)
     assert world.statuses(fence) == {0: TaskStatus.RUNNING}
 
 

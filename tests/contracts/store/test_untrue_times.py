@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports.looks import Committed, CorrectionRow, Look, TaskFinding
+from crawler_lifecycle.ports.looks import CommittedChanges, CorrectionRow, Look, TaskFinding
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base import unit
 from crawler_lifecycle.store.runs.tables import task_history
@@ -268,15 +268,15 @@ def test_another_finding_takes_nothing_over(world: World) -> None:
 
 
 @pytest.fixture
-def told(store_url: str, clock: Clock) -> Iterator[tuple[World, list[Committed]]]:
+def told(store_url: str, clock: Clock) -> Iterator[tuple[World, list[CommittedChanges]]]:
     """A world whose store tells what it has committed."""
-    news: list[Committed] = []
+    news: list[CommittedChanges] = []
     store = open_store(store_url, clock=clock, told=news.append)
     yield World(store, clock), news
     store.close()
 
 
-def test_what_is_committed_is_told_once(told: tuple[World, list[Committed]]) -> None:
+def test_what_is_committed_is_told_once(told: tuple[World, list[CommittedChanges]]) -> None:
     world, news = told
     fence = world.executing(tasks=1)
     expected = [("PENDING", "deploy", None), ("RUNNING", "look", 0)]
@@ -297,7 +297,9 @@ def test_what_is_committed_is_told_once(told: tuple[World, list[Committed]]) -> 
     assert len(news) == 3
 
 
-def test_what_is_rolled_back_is_not_told(told: tuple[World, list[Committed]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_rolled_back_is_not_told(
+    told: tuple[World, list[CommittedChanges]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, news = told
     fence = world.executing(tasks=1)
     before = len(news)

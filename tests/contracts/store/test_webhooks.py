@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisSta
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
-from crawler_lifecycle.features.webhooks.ports import Tried, WebhookRow
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt, WebhookRow
 from crawler_lifecycle.features.webhooks.store import webhook
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.outbox import outbox_counter, outbox_event
@@ -95,13 +95,19 @@ def test_events_come_in_pages_until_each_is_delivered(store: Store, clock: Clock
     page = store.webhooks.waiting_events(row.webhook_id, "f1", spec(**types), row.through_seq, 2)
     assert (page.until_seq, page.more) == (seqs[1], True)
     note, id = store.webhooks.note_tries, row.webhook_id
-    after = note(id, "f1", [Tried(seqs[0]), Tried(seqs[1], "500"), Tried(seqs[2])], seqs[0], settled=False)
+    after = note(
+        id,
+        "f1",
+        [DeliveryAttempt(seqs[0]), DeliveryAttempt(seqs[1], "500"), DeliveryAttempt(seqs[2])],
+        seqs[0],
+        settled=False,
+    )
     assert (after.through_seq, after.failing_since, after.error) == (seqs[0], clock.now, "500")
     assert waiting(store, after, **types) == [seqs[1], *seqs[3:]], "what is delivered comes no more"
     clock.forward(5)
-    again = note(id, "f1", [Tried(seqs[1], "502")], seqs[0], settled=False)
+    again = note(id, "f1", [DeliveryAttempt(seqs[1], "502")], seqs[0], settled=False)
     assert (again.failing_since, again.error) == (after.failing_since, "502"), "since when it fails is kept"
-    done = note(id, "f1", [Tried(seq) for seq in (seqs[1], *seqs[3:])], seqs[-1], settled=True)
+    done = note(id, "f1", [DeliveryAttempt(seq) for seq in (seqs[1], *seqs[3:])], seqs[-1], settled=True)
     assert (done.failing_since, waiting(store, done, **types)) == (None, [])
     lines = store.webhooks.list_webhook_deliveries(id)
     assert [line.seq for line in lines] == seqs[::-1]
@@ -136,21 +142,21 @@ def test_who_lost_it_writes_nothing_more(store: Store, clock: Clock) -> None:
     store.webhooks.follow_webhook("shop", "f2")
     for act in (
         lambda: waiting(store, row),
-        lambda: store.webhooks.note_tries(row.webhook_id, "f1", [Tried(seq)], seq, settled=True),
+        lambda: store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(seq)], seq, settled=True),
     ):
         with pytest.raises(Fenced):
             act()
     assert store.webhooks.list_webhook_deliveries(row.webhook_id) == []
     store.webhooks.delete("shop")
     with pytest.raises(Fenced):
-        store.webhooks.note_tries(row.webhook_id, "f2", [Tried(seq)], seq, settled=True)
+        store.webhooks.note_tries(row.webhook_id, "f2", [DeliveryAttempt(seq)], seq, settled=True)
 
 
 def test_a_pause_is_told_and_a_skip_leaves_out(store: Store, clock: Clock) -> None:
     row = made(store)
     fence = World(store, clock).deployed()
     told(store, fence, 3)
-    store.webhooks.note_tries(row.webhook_id, "f1", [Tried(1, "down")], 0, settled=False)
+    store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(1, "down")], 0, settled=False)
     assert [one.state for one in store.webhooks.page()] == ["failing"]
     paused = store.webhooks.pause("shop", "nothing gets through")
     assert store.webhooks.waiting_events(row.webhook_id, "f1", spec(), 0, 100).paused
@@ -173,7 +179,13 @@ def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Cloc
     row = made(store)
     seqs = told(store, World(store, clock).deployed(), 3)
     note, id = store.webhooks.note_tries, row.webhook_id
-    note(id, "f1", [*(Tried(n) for n in range(1, seqs[0])), Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
+    note(
+        id,
+        "f1",
+        [*(DeliveryAttempt(n) for n in range(1, seqs[0])), DeliveryAttempt(seqs[0], "500")],
+        seqs[0] - 1,
+        settled=False,
+    )
     store.webhooks.pause("shop", "not for a day")
     with pytest.raises(InvalidRequest, match="--status failed lists the events"):
         store.webhooks.pause("shop", None, skip_seq=seqs[1])
@@ -181,7 +193,7 @@ def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Cloc
     on = store.webhooks.pause("shop", None, skip_seq=seqs[0])
     assert (on.state, on.through_seq) == ("active", seqs[0] - 1)
     with pytest.raises(Fenced):  # whoever has it under way
-        note(id, "f1", [Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
+        note(id, "f1", [DeliveryAttempt(seqs[0], "500")], seqs[0] - 1, settled=False)
     assert waiting(store, followed(store))[:2] == seqs[1:]
     statuses = [one.status for one in store.webhooks.list_webhook_deliveries(id)]
     assert statuses == ["skipped", *["delivered"] * (seqs[0] - 1)]
@@ -198,14 +210,14 @@ def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: Store, clo
     row = made(store)
     seqs = told(store, World(store, clock).deployed(), 3)
     note, id = store.webhooks.note_tries, row.webhook_id
-    note(id, "f1", [Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
+    note(id, "f1", [DeliveryAttempt(seqs[0], "500")], seqs[0] - 1, settled=False)
     clock.forward(60)
-    on = note(id, "f1", [Tried(seqs[0]), Tried(seqs[1], "500")], seqs[0], settled=False)
+    on = note(id, "f1", [DeliveryAttempt(seqs[0]), DeliveryAttempt(seqs[1], "500")], seqs[0], settled=False)
     assert on.failing_since == clock.now, "another event fails than before"
     clock.forward(60)
-    stuck = note(id, "f1", [Tried(seqs[1], "502")], seqs[0], settled=False)
+    stuck = note(id, "f1", [DeliveryAttempt(seqs[1], "502")], seqs[0], settled=False)
     assert (stuck.failing_since, stuck.error) == (on.failing_since, "502")
-    well = note(id, "f1", [Tried(seq) for seq in seqs[1:]], seqs[2], settled=True)
+    well = note(id, "f1", [DeliveryAttempt(seq) for seq in seqs[1:]], seqs[2], settled=True)
     assert (well.failing_since, well.error) == (None, None)
 
 
@@ -220,7 +232,7 @@ def test_what_was_removed_before_it_was_told_is_told_of(store: Store, clock: Clo
     assert (event.subject, event.body["events"]) == (f"webhooks/{row.webhook_id}", 2)
     assert (event.body["after_seq"], event.body["through_seq"]) == (seqs[0], seqs[4])
     assert waiting(store, row, seqs[4], events=["run.ended"]) == [event.seq], "whatever its filters are"
-    store.webhooks.note_tries(row.webhook_id, "f1", [Tried(event.seq)], event.seq, settled=True)
+    store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(event.seq)], event.seq, settled=True)
     assert store.events.last_event_seq() == event.seq, "once"
 
 
@@ -263,6 +275,6 @@ def test_a_runs_own_deliveries_are_told_without_webhooks(store: Store, clock: Cl
     fence = World(store, clock).deployed()
     key = event_key(fence.run, fence.attempt, "run.ended")
     event = store.events.append_event(fence, "run.ended", key, {})
-    store.webhooks.note_tries(row.webhook_id, "f1", [Tried(event.seq)], event.seq, settled=True)
+    store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(event.seq)], event.seq, settled=True)
     lines = [line for line in store.events.deliveries(fence.run_id, keyed=True) if line["seq"] == event.seq]
     assert [(line["status"], line["sink"]) for line in lines] == [("pending", None)], "the bus has not got it yet"

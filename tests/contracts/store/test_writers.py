@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.looks import Details, Look
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, request, seen
 from tests.support.store_ports import methods
@@ -40,7 +40,9 @@ Call = Callable[[Store, Fence], object]
 FENCED: dict[str, Call] = {
     "add_tasks": lambda s, f: s.additions.add_tasks(f.run_id, "more", [{"a": "1"}], f),
     "offer_tasks": lambda s, f: s.deployment.offer_tasks(f, 10, None, START),
-    "record_deployed": lambda s, f: s.deployment.record_deployed(f, "local", [Deployed(0, "created", "n", "u")], START),
+    "record_deployed": lambda s, f: s.deployment.record_deployed(
+        f, "local", [DeployedTask(0, "created", "n", "u")], START
+    ),
     "refuse_queued": lambda s, f: s.deployment.refuse_queued(f, "no"),
     "withdraw_offer": lambda s, f: s.deployment.withdraw_offer(f, [], START),
     "note_waiting": lambda s, f: s.deployment.note_waiting(f, "x"),

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crawler_lifecycle.domain.coverage import Coverage, Expected
+from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunRow
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner, RunRow
 from crawler_lifecycle.store.diagnosis import sqlite_file
 from crawler_lifecycle.store.store import Store, open_store
 from tests.support.databases import make_tables
@@ -32,6 +32,9 @@ def opened(url: str, **options: Any) -> Iterator[Store]:
     make_tables(url)
     with closing(open_store(url, **options)) as store:
         yield store
+
+
+NOTHING_EXPECTED = ExpectedCoverage()
 
 
 class Clock:
@@ -103,7 +106,7 @@ class World:
         """Offer and answer; the indexes that were offered."""
         offered, _ = self.store.deployment.offer_tasks(fence, limit, None, self.clock.now + timedelta(seconds=25))
         name, uid = f"crawl-{fence.run_id}-{{}}-{fence.attempt}", f"uid-{fence.attempt}-{{}}"
-        answers = [Deployed(t.index, state, name.format(t.index), uid.format(t.index)) for t in offered]
+        answers = [DeployedTask(t.index, state, name.format(t.index), uid.format(t.index)) for t in offered]
         self.store.deployment.record_deployed(fence, "local", answers, self.clock.now)
         return [task.index for task in offered]
 
@@ -151,10 +154,12 @@ class World:
             ],
         )
 
-    def end(self, fence: Fence, expected: Expected = Expected()) -> RunRow:  # noqa: B008 - nobody changes it
+    def end(self, fence: Fence, expected: ExpectedCoverage = NOTHING_EXPECTED) -> RunRow:
         return self.store.completion.end_run(fence, lambda groups, stop: verdict(groups, stop), expected)
 
-    def brings(self, request_id: str, *told: Coverage | None, expected: Expected = Expected(), **fields: Any) -> Fence:  # noqa: B008
+    def brings(
+        self, request_id: str, *told: Coverage | None, expected: ExpectedCoverage = NOTHING_EXPECTED, **fields: Any
+    ) -> Fence:
         """A run that has ended, one task for each that is told."""
         fence = self.executing(request_id, tasks=len(told), **fields)
         self.tell(fence, told)

@@ -6,12 +6,14 @@ from datetime import timedelta
 
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Reported
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, ReportedFinding
 from tests.gateway.gateway_world import World
 
 
 def report_of(world: World, audit_id: str = "audit-1") -> AuditReport:
-    found = Reported(FindingKind.ORPHAN, "task 0 of run 9 executes", 9, due_at=world.clock() + timedelta(minutes=5))
+    found = ReportedFinding(
+        FindingKind.ORPHAN, "task 0 of run 9 executes", 9, due_at=world.clock() + timedelta(minutes=5)
+    )
     return AuditReport(
         audit_id,
         world.clock(),

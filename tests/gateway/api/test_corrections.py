@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
 from crawler_lifecycle.ports.looks import Correction, Look, TaskFinding
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from tests.gateway.gateway_world import World
 
 OWNER = Owner("crawl/plain/k", "chain-1")
@@ -36,7 +36,7 @@ def fence(world: World) -> Fence:
     store, now = world.store, world.clock.now
     offered, _ = store.deployment.offer_tasks(fence, 10, 2, now + timedelta(seconds=25))
     store.deployment.record_deployed(
-        fence, "local", [Deployed(t.index, "created", f"n{t.index}", "u") for t in offered], now
+        fence, "local", [DeployedTask(t.index, "created", f"n{t.index}", "u") for t in offered], now
     )
     look(world, fence, Phase.EXECUTING)
     store.deployment.mark_started(fence, now, now + timedelta(minutes=1))

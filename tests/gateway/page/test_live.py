@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.gateway.page import live
 from crawler_lifecycle.gateway.page.parts import rendering
-from crawler_lifecycle.ports.looks import Counted
+from crawler_lifecycle.ports.looks import LiveCounters
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
 from tests.gateway.served import Sse, events, served
@@ -278,7 +278,7 @@ async def test_a_page_of_a_run_is_rendered_only_for_news(world: World, monkeypat
         world.clock.forward(60)
         await until(screen, lambda event: '"as_of":"2026-11-20T12:02:00Z"' in event.data)
         assert len(shown) == before
-        counted = Counted(world.ref(run_id), 1, 0, Counters(pages=7))
+        counted = LiveCounters(world.ref(run_id), 1, 0, Counters(pages=7))
         world.claim(run_id)
         world.deploy(run_id)
         assert world.store.live_counters.record_counts(world.ref(run_id), [counted]) == 1

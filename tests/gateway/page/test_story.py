@@ -16,7 +16,7 @@ from crawler_lifecycle.gateway.page.runs.counters import counters_of
 from crawler_lifecycle.gateway.page.runs.story import NAMES, WIDTH, picture
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
-from crawler_lifecycle.ports.looks import Correction, Counted
+from crawler_lifecycle.ports.looks import Correction, LiveCounters
 from crawler_lifecycle.ports.runs import Event
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import words
@@ -103,7 +103,7 @@ def test_counters_are_drawn_where_they_are_on_record(world: World, browser: Test
     assert "Counters over time" not in browser.get("/runs/1").text, "nothing is known of any time"
     for pages in (10, 400):
         world.clock.forward(60)
-        counted = Counted(world.ref(1), 1, 0, Counts(pages=pages, items=pages // 10))
+        counted = LiveCounters(world.ref(1), 1, 0, Counts(pages=pages, items=pages // 10))
         assert world.store.live_counters.record_counts(world.ref(1), [counted]) == 1
         if pages == 10:
             world.store.stops.record_stop(1, StopIntent(world.clock()), None)

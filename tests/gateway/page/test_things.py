@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.audit import AuditReport
-from crawler_lifecycle.features.webhooks.ports import Tried
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from tests.gateway.gateway_world import World
 
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
@@ -79,7 +79,7 @@ def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: Test
     assert "paused" in words(browser.get("/webhooks/portal"))
     assert "It continues." in words(press(browser, "/webhooks/portal", "skip"))
     row, seq = world.store.webhooks.follow_webhook("portal", "f"), world.store.webhooks.test_webhook("portal", None).seq
-    world.store.webhooks.note_tries(row.webhook_id, "f", [Tried(seq, "it said <no>")], seq - 1, settled=False)
+    world.store.webhooks.note_tries(row.webhook_id, "f", [DeliveryAttempt(seq, "it said <no>")], seq - 1, settled=False)
     failing = words(browser.get("/webhooks/portal"))
     assert f"does not accept event {seq}: it said <no>" in failing
     assert "Repair the receiver" in failing

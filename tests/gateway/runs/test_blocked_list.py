@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs import blocked
-from crawler_lifecycle.gateway.runs.blocked import Blocked, in_words
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns, in_words
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 from tests.gateway.gateway_world import World
 from tests.support.answering import Answering, leaves
@@ -141,7 +141,7 @@ async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, m
         run_id, _ = started(client)
     monkeypatch.setattr(world.workflows, "problem", hang)
     row = world.run(run_id)
-    known = Blocked(world.store, world.workflows, Metrics(), world.clock, every_s=3600)
+    known = BlockedRuns(world.store, world.workflows, Metrics(), world.clock, every_s=3600)
     assert [await known.of(row) for _ in range(5)] == [None] * 5
     assert len(asked) == 1
 
@@ -207,7 +207,7 @@ async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_exp
         async def problem(self, _: str) -> None:
             await answering()
 
-    blocked = Blocked(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
+    blocked = BlockedRuns(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
     await leaves(asyncio.create_task(blocked.run()), answering)
 
 
@@ -219,7 +219,7 @@ async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_fo
         async def problem(self, name: str) -> WorkflowProblem | None:
             return WorkflowProblem(SINCE, "no match") if name == "manager/shelves/f" else None
 
-    blocked = Blocked(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
+    blocked = BlockedRuns(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
     await blocked.once()
     name = "manager/shelves/f"
     for why in (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)):

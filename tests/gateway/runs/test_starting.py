@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
-from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
+from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
@@ -211,7 +211,7 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
         world.clock,
     )
 
-    def start(key: str, crawler: str = "plain") -> Commanded[RunRow]:
+    def start(key: str, crawler: str = "plain") -> CommandResult[RunRow]:
         return asyncio.run(commands.start(StartRun.model_validate({"crawler": crawler}), key))
 
     assert start("a").note is None

@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.task import Counters, Phase, TaskState
 from crawler_lifecycle.domain.tries import counting
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.runner.item_files import DECLARED, feeds, items_of
-from crawler_lifecycle.runner.item_reader import Skipped
+from crawler_lifecycle.runner.item_reader import SkippedData
 from tests.contracts.store import world as stories
 from tests.contracts.store.world import bad_end, good_end, seen
 from tests.gateway.gateway_world import World
@@ -183,7 +183,7 @@ class Crawl(FileQuestions):
             return client.get(f"/v1/runs/{run}/file", params={"name": name}).content
 
         chosen = feeds((file["name"] for file in listed["files"]), data)
-        read = [item["n"] for item in items_of(chosen, lambda name: [data(name)], Skipped())]
+        read = [item["n"] for item in items_of(chosen, lambda name: [data(name)], SkippedData())]
         assert sorted(read) == found
         asked = AskedFiles(lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments))))
         if whole and found:  # as a function of a graph reads them

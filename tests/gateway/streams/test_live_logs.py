@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, ERROR_AFTER, ERROR_BEFORE, _last_lines
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
-from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Owner, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Owner, QueuedTask, TaskRef
 from tests.gateway.gateway_world import World
 from tests.gateway.served import metric, served
 from tests.support.fakes.logs import FakeLogs
@@ -49,7 +49,7 @@ class Task:
     def deployed(self) -> None:
         tasks, _ = self.store.deployment.offer_tasks(self.fence, 1, None, self.world.clock() + timedelta(seconds=25))
         self.store.deployment.record_deployed(
-            self.fence, "fake", [Deployed(task.index, "created", "n", "u") for task in tasks], self.world.clock()
+            self.fence, "fake", [DeployedTask(task.index, "created", "n", "u") for task in tasks], self.world.clock()
         )
 
     def became(self, before: TaskStatus, after: TaskStatus, tail: str | None = None) -> None:

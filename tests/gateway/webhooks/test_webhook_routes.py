@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
-from crawler_lifecycle.features.webhooks.ports import Tried
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from tests.gateway.gateway_world import World
 from tests.support.hostile_addresses import HOSTILE
 
@@ -46,7 +46,7 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
         seqs = [ok(client.post(f"{PATH}/test"), 202)["seq"] for _ in range(5)]
         row = world.store.webhooks.follow_webhook("shop", "f")
         assert row is not None
-        tried = [Tried(seq, "the receiver answered 500: no" if seq == seqs[2] else None) for seq in seqs]
+        tried = [DeliveryAttempt(seq, "the receiver answered 500: no" if seq == seqs[2] else None) for seq in seqs]
         world.store.webhooks.note_tries(row.webhook_id, "f", tried, seqs[1], settled=False)
         first = ok(client.get(f"{PATH}/deliveries", params={"page_size": 3}))
         rest = ok(client.get(f"{PATH}/deliveries", params={"page_size": 3, "page_token": first["next_page_token"]}))
@@ -95,7 +95,9 @@ def test_a_test_that_was_taken_says_what_the_receiver_answered(world: World) -> 
         seq = ok(client.post(f"{PATH}/test"), 202)["seq"]
         row = world.store.webhooks.follow_webhook("shop", "f")
         assert row is not None
-        world.store.webhooks.note_tries(row.webhook_id, "f", [Tried(seq, answer="250 queued")], seq, settled=True)
+        world.store.webhooks.note_tries(
+            row.webhook_id, "f", [DeliveryAttempt(seq, answer="250 queued")], seq, settled=True
+        )
         [told] = ok(client.get(f"{PATH}/deliveries"))["deliveries"]
         assert (told["status"], told["error"]) == ("delivered", "250 queued")
 

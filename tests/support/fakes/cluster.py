@@ -18,8 +18,8 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports.files import FileSource
-from crawler_lifecycle.ports.looks import Counted, Details, Look
-from crawler_lifecycle.ports.runs import Deployed, Deployment, TaskRecord, TaskRef
+from crawler_lifecycle.ports.looks import Details, LiveCounters, Look
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, TaskRecord, TaskRef
 
 FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, verdict=11, told=True, reason="Error", finish_reason="shutdown")
@@ -168,16 +168,18 @@ class FakeCluster:
             refs = {key: TaskRef(0, key[1], key[2], task.uid) for key, task in self._tasks.items()}
             return {key: self._observe(self._tasks[key].run, ref, now).phase for key, ref in refs.items()}
 
-    def counted(self) -> list[Counted]:
+    def counted(self) -> list[LiveCounters]:
         """What the tasks that execute now have counted so far."""
         with self._lock:
             now = self.clock()
             alive = [(key, self._tasks[key]) for key, phase in self.phases().items() if phase is Phase.EXECUTING]
-            return [Counted(t.run, attempt, index, self._counters(t, now), now) for (_, index, attempt), t in alive]
+            return [
+                LiveCounters(t.run, attempt, index, self._counters(t, now), now) for (_, index, attempt), t in alive
+            ]
 
     # --- Deployer
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         with self._called("deploy"):
             if deployment.place not in (None, self.here):
                 raise OtherPlace(f"the caller looks into {deployment.place}, this is {self.here}")
@@ -188,19 +190,19 @@ class FakeCluster:
                 known = self._tasks.get(key)
                 if known is not None and known.run != deployment.run:
                     foreign = deployment.run.foreign(f"the task {name}", known.run.uid)
-                    answers.append(Deployed(queued.index, "deferred", name, reason=foreign))
+                    answers.append(DeployedTask(queued.index, "deferred", name, reason=foreign))
                     continue
                 if known is not None:
-                    answers.append(Deployed(queued.index, "existing", name, known.uid))
+                    answers.append(DeployedTask(queued.index, "existing", name, known.uid))
                     continue
                 behaviour = self._behaviour(*key)
                 try:
                     given = given_to_task(crawler, deployment.args, deployment.settings, queued.args)
                 except InvalidRequest as why:
-                    answers.append(Deployed(queued.index, "refused", name, reason=str(why)))
+                    answers.append(DeployedTask(queued.index, "refused", name, reason=str(why)))
                     continue
                 if behaviour.deployed != "created":
-                    answers.append(Deployed(queued.index, behaviour.deployed, name, reason=behaviour.deploy_reason))
+                    answers.append(DeployedTask(queued.index, behaviour.deployed, name, reason=behaviour.deploy_reason))
                     continue
                 now = self.clock()
                 if now >= deployment.expires_at:
@@ -209,7 +211,7 @@ class FakeCluster:
                 record = TaskRecord(*about, *given, name, uid, self.here, deployment.record)
                 task = _Task(name, uid, deployment.run, behaviour, now, record, self.here)
                 self._tasks[key] = task
-                answers.append(Deployed(queued.index, "created", name, task.uid))
+                answers.append(DeployedTask(queued.index, "created", name, task.uid))
             return answers
 
     def _behaviour(self, run_id: int, index: int, attempt: int) -> Behaviour:

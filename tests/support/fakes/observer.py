@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.cluster import Changed
-from crawler_lifecycle.ports.looks import Counted, ObserverHealth
+from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
 
 from .cluster import FakeCluster
 
@@ -44,7 +44,7 @@ class FakeObserver:
         finally:
             self._watching -= 1
 
-    def counted(self) -> Sequence[Counted]:
+    def counted(self) -> Sequence[LiveCounters]:
         return self.cluster.counted()
 
     def health(self) -> ObserverHealth:

@@ -47,7 +47,7 @@ from crawler_lifecycle.features.webhooks.ports import WebhookOrder, WebhookSende
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.files import FilePart, FilesMissing, FileSource
 from crawler_lifecycle.ports.protocols import RowOrder
-from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Event, Fence, Owner
 from crawler_lifecycle.store.store import Store
 
 
@@ -94,7 +94,7 @@ class FakeDeployer:
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.deployments: list[Deployment] = []
-        self.created: dict[tuple[int, int, int], Deployed] = {}
+        self.created: dict[tuple[int, int, int], DeployedTask] = {}
         self.runs: dict[tuple[int, int, int], RunRef] = {}
         self.deferred: dict[int, str] = {}
         self.refused: dict[int, str] = {}
@@ -102,28 +102,28 @@ class FakeDeployer:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         with self._lock:
             self.faults.strike()
             self.deployments.append(deployment)
             return [self._deploy(deployment, task.index, task.attempt) for task in deployment.tasks]
 
-    def _deploy(self, deployment: Deployment, index: int, attempt: int) -> Deployed:
+    def _deploy(self, deployment: Deployment, index: int, attempt: int) -> DeployedTask:
         key = (deployment.run_id, attempt, index)
         name = cluster_name(deployment.run_id, index, attempt)
         if key in self.created:
             if self.runs[key] != deployment.run:
                 foreign = deployment.run.foreign(f"the task {name}", self.runs[key].uid)
-                return Deployed(index, "deferred", name, reason=foreign)
+                return DeployedTask(index, "deferred", name, reason=foreign)
             return replace(self.created[key], state="existing")
         if index in self.refused:
-            return Deployed(index, "refused", name, reason=self.refused[index])
+            return DeployedTask(index, "refused", name, reason=self.refused[index])
         if index in self.deferred:
-            return Deployed(index, "deferred", name, reason=self.deferred[index])
+            return DeployedTask(index, "deferred", name, reason=self.deferred[index])
         if deployment.expires_at <= self._clock():
             raise DeploymentExpired(f"expires_at {deployment.expires_at.isoformat()} has passed")
         self.runs[key] = deployment.run
-        self.created[key] = Deployed(index, "created", name, f"uid-{len(self.created) + 1}")
+        self.created[key] = DeployedTask(index, "created", name, f"uid-{len(self.created) + 1}")
         return self.created[key]
 
 
@@ -143,7 +143,7 @@ class FakeScheduler:
         self.lost_answers = 0
         self._lock = threading.Lock()
 
-    def deploy(self, deployment: Deployment) -> list[Deployed]:
+    def deploy(self, deployment: Deployment) -> list[DeployedTask]:
         with self._lock:
             self.calls.append(deployment)
             self.faults.strike()

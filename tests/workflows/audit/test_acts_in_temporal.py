@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.fakes.cluster import Behaviour
 from tests.support.graphing import graph_lab
@@ -50,7 +50,7 @@ async def pause(lab: Lab, workflow_id: str, reason: str = "a migration") -> None
     await lab.client.workflow_service.pause_workflow_execution(request)
 
 
-async def listed(lab: Lab, blocked: Blocked, workflow_id: str) -> str:
+async def listed(lab: Lab, blocked: BlockedRuns, workflow_id: str) -> str:
     """What a list says, which asks for nobody alone, once the visibility store knows of it."""
     for _ in range(300):
         await blocked.once()
@@ -69,8 +69,8 @@ async def closed(lab: Lab, workflow_id: str) -> None:
     raise AssertionError(f"{workflow_id} stays open")
 
 
-def told(lab: Lab) -> Blocked:
-    return Blocked(lab.store, Workflows(lab.client), Metrics(), utc_now, every_s=3600)
+def told(lab: Lab) -> BlockedRuns:
+    return BlockedRuns(lab.store, Workflows(lab.client), Metrics(), utc_now, every_s=3600)
 
 
 async def test_a_paused_run_says_so_and_a_forced_stop_ends_it(lab: Lab) -> None:

@@ -23,8 +23,8 @@ from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FileSource
 
 from .stream import Digesting, StreamedZip, Target
-from .unpacking import Unbundled
-from .walk import Found, Names, Walk
+from .unpacking import BundleReader
+from .walk import Names, OpenFile, Walk
 
 MANIFEST = "manifest.json"
 CHUNK = 1024 * 1024
@@ -64,7 +64,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedZip:
     """A written zip. ``note`` names the tasks whose files are missing."""
 
     size: int
@@ -131,7 +131,7 @@ def _note(lacking: Sequence[str]) -> str | None:
 
 def pack(
     target: Target, sources: Sequence[FileSource], manifest: Mapping[str, object], limits: ArchiveLimits, pace: Pace
-) -> Packed:
+) -> PackedZip:
     """Write one zip of the sources, with its manifest as the last member. Return size, digest and a note on missing
     files.
 
@@ -146,7 +146,7 @@ def pack(
             pace()
 
         walk = Walk(limits, names, skip, pace)
-        bundles = Unbundled(limits, names, skip, pace)
+        bundles = BundleReader(limits, names, skip, pace)
         with StreamedZip(stream) as archive:
             packer = _Packer(archive, limits, names, notes, pace)
             lacking: list[str] = []
@@ -163,7 +163,7 @@ def pack(
                     member.write(text)
                     pace()
         pace.now()
-    return Packed(stream.size, stream.sha256, _note(lacking))
+    return PackedZip(stream.size, stream.sha256, _note(lacking))
 
 
 @dataclass
@@ -177,7 +177,7 @@ class _Packer:
     pace: Pace
     path_bytes: int = 0
 
-    def add_all(self, found: Generator[Found, None, str | None]) -> str | None:
+    def add_all(self, found: Generator[OpenFile, None, str | None]) -> str | None:
         """Write all files of one source. Return why some are missing, or ``None``."""
         try:
             while True:
@@ -188,7 +188,7 @@ class _Packer:
         finally:
             found.close()
 
-    def add(self, found: Found) -> None:
+    def add(self, found: OpenFile) -> None:
         """Write one file, or note why it is left out."""
         if reason := self._over(found):
             self.notes.skip(found.path, reason)
@@ -226,7 +226,7 @@ class _Packer:
         self.notes.add(entry)
         self.pace()
 
-    def _over(self, found: Found) -> str | None:
+    def _over(self, found: OpenFile) -> str | None:
         limits = self.limits
         if self.pace.files >= limits.files_max:
             return f"over the limit of {limits.files_max} files"

@@ -17,7 +17,7 @@ from typing import IO, cast
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FilesMissing, FileSource
 
-from .walk import Found, Names, safe_component
+from .walk import Names, OpenFile, safe_component
 
 _BLOCK = 512
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -32,7 +32,7 @@ _NAME_MAX = 16 * 1024
 
 
 @dataclass(frozen=True)
-class Unbundled:
+class BundleReader:
     """Reads bundles. ``skip`` is called with each omitted name and the reason. ``beat`` reports progress."""
 
     limits: ArchiveLimits
@@ -40,7 +40,7 @@ class Unbundled:
     skip: Callable[[str, str], None]
     beat: Callable[[], None]
 
-    def files(self, source: FileSource) -> Generator[Found, None, str | None]:
+    def files(self, source: FileSource) -> Generator[OpenFile, None, str | None]:
         """Yield every regular file of the source's bundle. Each must be read before the next one is requested.
 
         Returns why files are missing, or ``None``. Raises ``NotDelivered`` if the storage cannot be read now.
@@ -56,7 +56,7 @@ class Unbundled:
             return str(missing)
         return None
 
-    def _members(self, stream: _Stream, top: str) -> Generator[Found, None, None]:
+    def _members(self, stream: _Stream, top: str) -> Generator[OpenFile, None, None]:
         folders = _Folders(self.names, top)
         looked_at = 0
         for name, header, body in _headers(stream, self.limits.bytes_max):
@@ -72,7 +72,7 @@ class Unbundled:
                 self.skip(f"{top}/{here}"[:200], reason)
                 continue
             path = f"{folders.of(parts[:-1])}/{safe_component(parts[-1])}"
-            yield Found(path, cast(IO[bytes], body), header.size, float(header.mtime))
+            yield OpenFile(path, cast(IO[bytes], body), header.size, float(header.mtime))
 
     def _refused(self, header: tarfile.TarInfo, parts: list[bytes], path: str) -> str | None:
         if header.type not in _REGULAR:

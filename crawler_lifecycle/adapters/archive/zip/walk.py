@@ -19,7 +19,7 @@ from typing import IO
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FileSource
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.runner.held import HeldFolder, NotOurs
 
 #: The longest component that file systems accept.
 _COMPONENT_BYTES_MAX = 255
@@ -121,7 +121,7 @@ def _folded(path: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OpenFile:
     """A regular file that is open for reading. ``path`` is safe, but not yet unique."""
 
     path: str
@@ -143,7 +143,7 @@ class Walk:
     beat: Callable[[], None]
     looked_at: int = 0
 
-    def files(self, source: FileSource) -> Generator[Found, None, str | None]:
+    def files(self, source: FileSource) -> Generator[OpenFile, None, str | None]:
         """Yield every regular file of the source's folder. Each is closed when the next one is requested.
 
         Returns the reason why there are none, or ``None``.
@@ -155,7 +155,7 @@ class Walk:
         assert source.folder is not None
         root = source.root or source.folder.parent
         try:
-            folder = Held(str(root), *source.folder.relative_to(root).parts)
+            folder = HeldFolder(str(root), *source.folder.relative_to(root).parts)
         except (OSError, NotOurs) as error:
             why = f"the folder cannot be opened: {error.strerror if isinstance(error, OSError) else error}"
             self.skip(path or ".", why)
@@ -163,7 +163,7 @@ class Walk:
         yield from self._folder(folder.fileno(), path, 0)
         return None
 
-    def _folder(self, fd: int, path: str, depth: int) -> Generator[Found, None, None]:
+    def _folder(self, fd: int, path: str, depth: int) -> Generator[OpenFile, None, None]:
         for name in self._listed(fd, path):
             here = _joined(path, name)
             if len(here.encode()) > self.limits.path_max:
@@ -192,7 +192,7 @@ class Walk:
         names.sort()
         return names
 
-    def _entry(self, parent: int, name: bytes, path: str, depth: int) -> Generator[Found, None, None]:
+    def _entry(self, parent: int, name: bytes, path: str, depth: int) -> Generator[OpenFile, None, None]:
         with reading():
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
@@ -218,7 +218,7 @@ class Walk:
             with os.fdopen(fd, "rb", buffering=0) as file:
                 if (holes := _holes(fd, found, self.limits.holes_max)) > self.limits.holes_max:
                     raise Unreadable(f"sparse: at least {holes} of its {found.st_size} bytes are holes")
-                yield Found(path, file, found.st_size, found.st_mtime)
+                yield OpenFile(path, file, found.st_size, found.st_mtime)
 
 
 class Unreadable(Exception):

@@ -55,7 +55,7 @@ def check_cluster(context: Context) -> Sequence[Line]:
 
 
 def _namespace(api: Api) -> Line:
-    from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
+    from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
     from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
 
     name = api.namespace
@@ -64,7 +64,7 @@ def _namespace(api: Api) -> Line:
     except NotFound:
         cure = f"{APPLY}; create its Secrets and volume claims separately"
         return bad("namespace", f"the cluster has no namespace {name!r}", cure)
-    except Refused:
+    except RequestRefused:
         return _unreadable(api)
     if found.leaving:
         cure = f"as an administrator: crawlctl cluster release --namespace {name}"
@@ -102,14 +102,14 @@ def _rights(api: Api) -> list[Line]:
 def _rights_of_accounts(api: Api, services: str) -> list[Line]:
     """Ask the API server for the rights of each component's service account in the namespace ``services``."""
     from crawler_lifecycle.clusters.kubernetes import rbac
-    from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
+    from crawler_lifecycle.clusters.kubernetes.client.errors import RequestRefused
 
     lines = []
     for name, role in rbac.COMPONENTS.items():
         user = f"system:serviceaccount:{services}:{name}"
         try:
             lacking = rbac.missing(api, rbac.ROLES[role], user)
-        except Refused:
+        except RequestRefused:
             cure = "run this as an administrator, or in the pod of each component: kubectl exec … -- crawlctl doctor"
             text = "this account may not ask for the rights of others, so only its own were checked"
             return [warn("rights", text, cure), *_rights(api)]

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from crawler_lifecycle.background import CHANCE
 
 from . import credentials
-from .errors import Asked, Expired, TooLarge, unreadable
+from .errors import ApiRequest, PositionExpired, TooLarge, unreadable
 from .objects import ListPage, decode_kind, decode_page
 from .transport import Wire
 from .watches import Watch, WatchEvent
@@ -125,7 +125,7 @@ class Api:
 
     def get(self, path: str, **query: object) -> bytes:
         """Return the object, or any other JSON document, at this path."""
-        return _checked(Asked("GET", path), self._wire.call(Asked("GET", path), query))
+        return _checked(ApiRequest("GET", path), self._wire.call(ApiRequest("GET", path), query))
 
     def post(
         self,
@@ -141,24 +141,24 @@ class Api:
         ``left_s`` returns the seconds in which the object may still be created. It is called when the request is sent,
         and the server gives up after that time. Raises ``TooLate`` when no time is left before it is sent.
         """
-        asked = Asked("POST", path)
+        asked = ApiRequest("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
         return _checked(asked, self._wire.call(asked, query, body=body, left_s=left_s))
 
     def patch(self, path: str, body: Mapping[str, Any], **query: object) -> bytes:
         """Change a part of an object by a strategic merge patch, and return the object."""
-        asked = Asked("PATCH", path)
+        asked = ApiRequest("PATCH", path)
         return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCH))
 
     def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
         """Request a deletion. ``options`` are DeleteOptions, always with the propagation policy and the uid."""
-        asked = Asked("DELETE", path)
+        asked = ApiRequest("DELETE", path)
         body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
         return _checked(asked, self._wire.call(asked, {}, body=body))
 
     def read(self, path: str, **query: object) -> bytes:
         """Return an answer that need not be JSON, such as a log. Only its completeness is checked."""
-        return self._wire.call(Asked("GET", path), query, accept="*/*")
+        return self._wire.call(ApiRequest("GET", path), query, accept="*/*")
 
     # --- lists --------------------------------------------------------------------------------------------------------
 
@@ -176,26 +176,26 @@ class Api:
         Pages are decoded one after the other. Only the result of ``keep`` for each object stays in memory, so that a
         long list needs little memory.
         """
-        asked = Asked("GET", path)
+        asked = ApiRequest("GET", path)
         limit = which.get("limit", 500)
         query = {"labelSelector": which.get("labels"), "fieldSelector": which.get("fields"), "limit": limit}
         until = time.monotonic() + (which.get("within_s") or 2 * self._wire.whole_s)
         for _ in range(LIST_STARTS - 1):
             try:
                 return self._once(asked, query, until, kind, keep)
-            except Expired:  # pages of different moments may contain an object twice, or not at all
+            except PositionExpired:  # pages of different moments may contain an object twice, or not at all
                 time.sleep(CHANCE.uniform(0, 0.1))
         return self._once(asked, query, until, kind, keep)
 
     def _once(
         self,
-        asked: Asked,
+        asked: ApiRequest,
         query: Mapping[str, object],
         until: float,
         kind: type[Any],
         keep: Callable[[Any], Any] | None,
     ) -> Listing[Any]:
-        """Read the pages of one list. Raises ``Expired`` when they are of different moments."""
+        """Read the pages of one list. Raises ``PositionExpired`` when they are of different moments."""
         found: Listing[Any] = Listing()
         names: set[tuple[str | None, str]] = set()
         token = None
@@ -217,7 +217,7 @@ class Api:
             tokens.add(token)
         raise unreadable(asked, f"the list has more than {PAGES_MAX} pages")
 
-    def _page(self, asked: Asked, query: Mapping[str, object], until: float) -> bytes | None:
+    def _page(self, asked: ApiRequest, query: Mapping[str, object], until: float) -> bytes | None:
         """Read one page. Return ``None`` when it was too long: then the next try asks for half as many objects.
 
         The number that fits is remembered for the next list, and grows again while pages are short. So large objects
@@ -253,7 +253,7 @@ class Api:
         The stream raises an error when nothing came for ``silence_s`` (by default 30 s more than ``timeout_s``). Close
         it when you stop reading; another thread may also close it.
         """
-        asked = Asked("GET", path, watching=True)
+        asked = ApiRequest("GET", path, watching=True)
         query = {
             "watch": True,
             "allowWatchBookmarks": True,
@@ -266,23 +266,25 @@ class Api:
         return Watch(asked, response, call, self._wire.ended)
 
 
-def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
-    """Raise ``Expired`` unless a page has the version of the pages before it, and repeats none of their objects."""
+def _belongs(asked: ApiRequest, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
+    """Raise ``PositionExpired`` unless a page has the version of those before it, and repeats none of their objects."""
     moment = page.metadata.resource_version or ""
     if not found.resource_version:
         if not moment:
             raise unreadable(asked, "the list has no resourceVersion")
         found.resource_version = moment
     elif moment != found.resource_version:
-        raise Expired(f"{asked.gesture}: two pages are of different versions: {found.resource_version} and {moment}")
+        raise PositionExpired(
+            f"{asked.gesture}: two pages are of different versions: {found.resource_version} and {moment}"
+        )
     keys = [(item.metadata.namespace, item.metadata.name) for item in page.items]
     if not names.isdisjoint(new := set(keys)) or len(new) < len(keys):
         twice = Counter([*names, *keys]).most_common(1)[0][0]
-        raise Expired(f"{asked.gesture}: the pages overlap: {twice[1]} is in them twice")
+        raise PositionExpired(f"{asked.gesture}: the pages overlap: {twice[1]} is in them twice")
     names |= new
 
 
-def _checked(asked: Asked, data: bytes) -> bytes:
+def _checked(asked: ApiRequest, data: bytes) -> bytes:
     """Return the bytes, if they are one complete object of the API. Raises ``Unreadable``."""
     if asked.path.startswith(("/api/", "/apis/")):
         decode_kind(data, asked)

@@ -31,7 +31,7 @@ _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "replace", "D
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiRequest:
     """A request, as error messages describe it."""
 
     method: str
@@ -105,11 +105,11 @@ class TooLate(ApiError):
     """A request that was not sent, because its time was over."""
 
 
-class Unauthorised(ApiError):
+class CredentialsRejected(ApiError):
     """401: the server rejects our credentials, even after they were read again."""
 
 
-class Refused(ApiError):
+class RequestRefused(ApiError):
     """403, 422, 400, 405 or 413: the server refuses the request."""
 
 
@@ -121,11 +121,11 @@ class Conflict(ApiError):
     """A name that is in use, or an object with another uid: 409, or 422 for a patch with another uid."""
 
 
-class Expired(ApiError):
+class PositionExpired(ApiError):
     """410: the position of a watch or list has expired. The caller must begin with a list."""
 
 
-class Throttled(ApiError):
+class TooManyRequests(ApiError):
     """429: too many requests. ``retry_after_s`` is set when the server named the seconds to wait."""
 
 
@@ -152,16 +152,16 @@ class Status(msgspec.Struct):
 
 _STATUS = msgspec.json.Decoder(Status)
 
-_REFUSED = (Refused, "the Kubernetes API refuses this: {}")
+_REFUSED = (RequestRefused, "the Kubernetes API refuses this: {}")
 #: HTTP status -> the class of the error, and its text.
 _KNOWN: dict[int, tuple[type[ApiError], str]] = {
     **dict.fromkeys((400, 405, 413, 422), _REFUSED),
-    401: (Unauthorised, "the Kubernetes API rejects our credentials: {}"),
-    403: (Refused, "the Kubernetes API does not allow us to {}"),
+    401: (CredentialsRejected, "the Kubernetes API rejects our credentials: {}"),
+    403: (RequestRefused, "the Kubernetes API does not allow us to {}"),
     404: (NotFound, "the Kubernetes API finds no such object: {}"),
     409: (Conflict, "the Kubernetes API reports a conflict: {}"),
-    410: (Expired, "the position in the list or watch has expired: {}"),
-    429: (Throttled, "the Kubernetes API asks us to slow down: {}"),
+    410: (PositionExpired, "the position in the list or watch has expired: {}"),
+    429: (TooManyRequests, "the Kubernetes API asks us to slow down: {}"),
 }
 _FAILED = (ApiError, "the Kubernetes API cannot {} now")
 _UNKNOWN = (ApiError, "the Kubernetes API gave an unexpected answer: {}")
@@ -176,7 +176,7 @@ def decode_status(data: bytes | msgspec.Raw) -> Status:
         return Status(message=" ".join(text.split()))
 
 
-def from_status(asked: Asked, status: int, body: Status, retry_after_s: float | None = None) -> ApiError:
+def from_status(asked: ApiRequest, status: int, body: Status, retry_after_s: float | None = None) -> ApiError:
     """Return the error for an answer with a status other than 2xx, or for an error inside the stream of a watch."""
     words = (body.message or body.reason or "no reason given")[:WORDS_MAX]
     details = body.details or _Details()
@@ -200,13 +200,13 @@ def from_status(asked: Asked, status: int, body: Status, retry_after_s: float | 
     )
 
 
-def no_answer(asked: Asked, what: str, *, sent: bool = True) -> NoAnswer:
+def no_answer(asked: ApiRequest, what: str, *, sent: bool = True) -> NoAnswer:
     """Return the error for an answer that did not arrive. ``sent``: the request may have reached the server."""
     kind = NoAnswer if sent else NoConnection
     return kind(f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=sent and asked.writes)
 
 
-def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
+def unreadable(asked: ApiRequest | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
     """Return the error for an answer that cannot be used."""
     subject = f": {asked.gesture}" if asked else ""
     text = f"the answer of the Kubernetes API cannot be used{subject}: {what}"

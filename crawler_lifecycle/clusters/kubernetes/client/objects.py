@@ -17,7 +17,7 @@ import msgspec
 
 from crawler_lifecycle.domain import bounds
 
-from .errors import Asked, Unreadable, unreadable
+from .errors import ApiRequest, Unreadable, unreadable
 from .odd_values import Grace, Number, known_time, mended
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -164,7 +164,7 @@ class Running(_Struct, frozen=True):
     started_at: Time | None = None
 
 
-class Terminated(_Struct, frozen=True):
+class TerminatedState(_Struct, frozen=True):
     """The end of a container."""
 
     exit_code: Number = bounds.ID_MAX
@@ -181,7 +181,7 @@ class ContainerState(_Struct, frozen=True):
 
     waiting: Waiting | None = None
     running: Running | None = None
-    terminated: Terminated | None = None
+    terminated: TerminatedState | None = None
 
 
 class ContainerStatus(_Struct, frozen=True):
@@ -354,7 +354,7 @@ class APIGroup(_Struct, frozen=True):
     preferred_version: _GroupVersion
 
 
-class Involved(_Struct, frozen=True):
+class InvolvedObject(_Struct, frozen=True):
     uid: str | None = None
 
 
@@ -370,7 +370,7 @@ class Event(_Struct, frozen=True):
     """
 
     metadata: ObjectMeta
-    involved_object: Involved
+    involved_object: InvolvedObject
     type: str | None = None
     reason: str | None = None
     message: str | None = None
@@ -410,7 +410,7 @@ class ListPage(_Struct, Generic[T], frozen=True):
         return self.items_ or ()
 
 
-class Named(_Struct, frozen=True):
+class NamedObject(_Struct, frozen=True):
     """An object of any kind, with only its metadata."""
 
     metadata: ObjectMeta
@@ -420,7 +420,7 @@ class _Kind(_Struct, frozen=True):
     kind: str
 
 
-class _Typed(_Struct, frozen=True):
+class _WatchMessage(_Struct, frozen=True):
     """One message of a watch. The caller decodes its object, because it knows the kind."""
 
     type: str
@@ -432,7 +432,7 @@ _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decode
 _KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event", Namespace: "Namespace", Workload: "Workload"}
 _RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
-_TYPED = msgspec.json.Decoder(_Typed)
+_TYPED = msgspec.json.Decoder(_WatchMessage)
 _NO_OBJECT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -447,7 +447,7 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
     return found
 
 
-def decode_page(kind: type[T], data: bytes, asked: Asked | None = None) -> ListPage[T]:
+def decode_page(kind: type[T], data: bytes, asked: ApiRequest | None = None) -> ListPage[T]:
     """Decode one page of a list of ``kind``. Raises ``Unreadable``."""
     try:
         try:
@@ -471,7 +471,7 @@ def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
     return found
 
 
-def decode_event(line: bytes, asked: Asked | None = None) -> tuple[str, msgspec.Raw]:
+def decode_event(line: bytes, asked: ApiRequest | None = None) -> tuple[str, msgspec.Raw]:
     """Return the type and the undecoded object in one line of a watch. Raises ``Unreadable``."""
     try:
         event = _TYPED.decode(line)
@@ -480,7 +480,7 @@ def decode_event(line: bytes, asked: Asked | None = None) -> tuple[str, msgspec.
     return event.type, event.object
 
 
-def decode_kind(data: bytes, asked: Asked | None = None) -> str:
+def decode_kind(data: bytes, asked: ApiRequest | None = None) -> str:
     """Return the kind of an object, and check that all its JSON is valid. Raises ``Unreadable``."""
     try:
         return _KIND.decode(data).kind
@@ -488,6 +488,6 @@ def decode_kind(data: bytes, asked: Asked | None = None) -> str:
         raise _not_decoded("an object", error, data, asked) from error
 
 
-def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw, asked: Asked | None = None) -> Unreadable:
+def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw, asked: ApiRequest | None = None) -> Unreadable:
     begins = bytes(memoryview(data)[:60]).decode(errors="replace")
     return unreadable(asked, f"{what}: {error} (it begins with {begins!r})")

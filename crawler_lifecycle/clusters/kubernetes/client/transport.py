@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 from . import credentials, errors
 from .deadlines import Call, Calls
-from .errors import ApiError, Asked, Unauthorised
+from .errors import ApiError, ApiRequest, CredentialsRejected
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -43,7 +43,7 @@ BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, Valu
 class _Request:
     """A request, and its time limits in seconds."""
 
-    asked: Asked
+    asked: ApiRequest
     target: str
     headers: dict[str, str]
     payload: bytes | None
@@ -74,7 +74,7 @@ class Wire:
 
     def call(
         self,
-        asked: Asked,
+        asked: ApiRequest,
         query: Mapping[str, object],
         *,
         body: Any = None,
@@ -104,7 +104,7 @@ class Wire:
         return self._body(asked, call, response)
 
     def stream(
-        self, asked: Asked, query: Mapping[str, object], silence_s: float, whole_s: float
+        self, asked: ApiRequest, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
         """Begin an answer that is read while it comes. Its reader closes it and calls ``ended``."""
         return self._answered(_Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s))
@@ -123,25 +123,25 @@ class Wire:
             status = errors.decode_status(self._body(sent.asked, call, response, limit=1024 * 1024))
             wait_s = errors.retry_after(response.headers.get("Retry-After"))
             error = errors.from_status(sent.asked, response.status, status, wait_s)
-            if not isinstance(error, Unauthorised):
+            if not isinstance(error, CredentialsRejected):
                 raise error
             if renewed or not self._renewed(error, who, authorization, asked_at):
                 text = f"{error}; the credentials of {self._access.source.words} were read again and are still refused"
-                raise Unauthorised(text, status=401, reason=error.reason, words=error.words) from None
+                raise CredentialsRejected(text, status=401, reason=error.reason, words=error.words) from None
         raise AssertionError("unreachable")
 
-    def _who(self, asked: Asked) -> tuple[credentials.Identity, str | None]:
+    def _who(self, asked: ApiRequest) -> tuple[credentials.Identity, str | None]:
         try:
             return self._access.current()
         except Exception as error:  # a plugin or the loader may raise any error
             text = f"{asked.gesture}: the credentials of {self._access.source.words} cannot be read: {error}"
-            raise Unauthorised(text) from error
+            raise CredentialsRejected(text) from error
 
     def _renewed(self, error: ApiError, who: credentials.Identity, authorization: str | None, asked_at: float) -> bool:
         try:
             return self._access.renew(who, authorization, asked_at)
         except InvalidRequest as again:
-            raise Unauthorised(f"{error}; the credentials cannot be read again: {again}", status=401) from error
+            raise CredentialsRejected(f"{error}; the credentials cannot be read again: {again}", status=401) from error
 
     def _send(
         self, sent: _Request, who: credentials.Identity, authorization: str | None
@@ -168,7 +168,7 @@ class Wire:
         self._note_clock(response.headers.get("Date"))
         return call, response
 
-    def _body(self, asked: Asked, call: Call, response: BaseHTTPResponse, limit: int | None = None) -> bytes:
+    def _body(self, asked: ApiRequest, call: Call, response: BaseHTTPResponse, limit: int | None = None) -> bytes:
         parts = []
         size = 0
         most = limit or self.answer_max

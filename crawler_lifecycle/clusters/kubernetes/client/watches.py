@@ -11,7 +11,7 @@ import urllib3
 
 from . import errors
 from .deadlines import Call
-from .errors import Asked, unreadable
+from .errors import ApiRequest, unreadable
 from .objects import decode_event
 from .transport import BROKEN
 
@@ -36,11 +36,11 @@ class _Version(msgspec.Struct):
     resourceVersion: str
 
 
-class _Versioned(msgspec.Struct):
+class _VersionedObject(msgspec.Struct):
     metadata: _Version
 
 
-_VERSIONED = msgspec.json.Decoder(_Versioned)
+_VERSIONED = msgspec.json.Decoder(_VersionedObject)
 _KINDS = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 
 
@@ -53,7 +53,7 @@ class Watch:
     server sends in the stream.
     """
 
-    asked: Asked
+    asked: ApiRequest
     response: BaseHTTPResponse
     call: Call
     ended: Callable[[Call], None]

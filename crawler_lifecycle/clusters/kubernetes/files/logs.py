@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
+from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 from crawler_lifecycle.clusters.kubernetes.looks.details import is_no_log
 from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
@@ -84,7 +84,7 @@ class PodLogs:
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)
-        except (NotFound, Refused) as error:  # its node has no log (any more), or the pod disappeared meanwhile
+        except (NotFound, RequestRefused) as error:  # its node has no log (any more), or the pod disappeared meanwhile
             if error.status == 403:  # we have no right to read it: the log may still exist
                 raise
             return LogPart(b"", 0, True) if over else None

@@ -23,7 +23,7 @@ STATS_FILE = f"{layout.TMP_MOUNT}/crawl-stats.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class TaskVariables:
     """The variables that one task gets in addition to the contract."""
 
     public: Mapping[str, str]
@@ -34,7 +34,7 @@ class Given:
 
 
 def variables(
-    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, given: Given, end_grace_s: int
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, given: TaskVariables, end_grace_s: int
 ) -> list[Part]:
     """Return the variables of the container in the form of the API, each name once.
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.clusters.kind import TaskEnvironment
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, Refused, TooLate
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, RequestRefused, TooLate
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
 from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of, task_id_of
@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
 from .manifest import identity_of, job_for, secret_for, spec_hash
@@ -53,7 +53,7 @@ class _Ours:
     """Returns the hash of its request as it would be with this number of the task's row; ``None``: with its own."""
 
 
-class _Answered(Exception):
+class _TaskAnswer(Exception):
     """The final answer for one task: ``refused`` or ``deferred``, with the reason."""
 
     def __init__(self, state: str, reason: str) -> None:
@@ -83,7 +83,7 @@ class KubernetesDeployer:
         """Begin no further task. The API client stays open, because it belongs to the caller."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         """Create the tasks' Jobs, and return one answer for each task.
 
         An existing Job is found, whichever call created it. Raises ``ClusterUnavailable`` when the cluster did not
@@ -100,7 +100,7 @@ class KubernetesDeployer:
         known = self._known(deployment, {task.index: task.attempt for task in deployment.tasks})
         errors = list[LifecycleError]()
 
-        def work(task: QueuedTask) -> Deployed | None:
+        def work(task: QueuedTask) -> DeployedTask | None:
             """Deploy one task. Return ``None`` when it failed, or when earlier errors make another call pointless."""
             if len(errors) >= PATIENCE or not all(map(_of_one_task, errors)):
                 return None
@@ -129,7 +129,7 @@ class KubernetesDeployer:
         selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT} in ({attempts})"
         try:
             found = self.api.listing(self.api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
-        except Refused:
+        except RequestRefused:
             return {}
         by_name = {job.metadata.name: job for job in found.items}
         names = {index: cluster_name(deployment.run_id, index, attempt) for index, attempt in tries.items()}
@@ -142,7 +142,7 @@ class KubernetesDeployer:
         task: QueuedTask,
         known: Job | None,
         former: Mapping[int, Job],
-    ) -> Deployed:
+    ) -> DeployedTask:
         name = cluster_name(deployment.run_id, task.index, task.attempt)
         given = {} if self.task_environment is None else dict(self.task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
@@ -168,23 +168,23 @@ class KubernetesDeployer:
                 state = "existing"
             else:
                 job, state = self._job(ours, wanted, deployment.expires_at)
-        except _Answered as answer:
-            return Deployed(task.index, answer.state, name, reason=str(answer))
+        except _TaskAnswer as answer:
+            return DeployedTask(task.index, answer.state, name, reason=str(answer))
         if secret and not _started(job):
             self._give(name, job.metadata.uid, secret, new=state == "created")
-        return Deployed(task.index, state, name, job.metadata.uid)
+        return DeployedTask(task.index, state, name, job.metadata.uid)
 
     # --- the Job
 
     def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime) -> tuple[Job, str]:
         """Create or find the Job, and return it with its state: ``created`` or ``existing``.
 
-        Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
+        Raises ``_TaskAnswer``, ``DeploymentExpired`` and ``ClusterUnavailable``.
         """
         try:
             body = wanted()
         except InvalidRequest as why:
-            return self._found(ours, _Answered("refused", str(why))), "existing"
+            return self._found(ours, _TaskAnswer("refused", str(why))), "existing"
 
         def left_s() -> float:
             return (expires_at - self.clock()).total_seconds()
@@ -193,7 +193,7 @@ class KubernetesDeployer:
         for _ in range(TRIES):
             try:
                 if (elsewhere := given_away(self.api, body)) is not None:
-                    return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
+                    return self._found(ours, unanswered or _TaskAnswer("refused", elsewhere)), "existing"
                 # The server gives up when the time for the creation is over. After this time, a stop takes the absence
                 # of the Job as proof that it will never exist.
                 answer = self.api.post(self.api.jobs_path(), body, left_s=left_s)
@@ -201,7 +201,7 @@ class KubernetesDeployer:
             except TooLate:
                 expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
                 return self._found(ours, expired), "existing"
-            except Refused as error:
+            except RequestRefused as error:
                 # The server refuses before it checks the name. An earlier try may have created the Job, and this Job
                 # may even be what uses up the quota. If that try has no answer yet, the Job may still appear later.
                 answered = self._refused(error)
@@ -228,7 +228,7 @@ class KubernetesDeployer:
         return found
 
     def _check_ours(self, found: Job, ours: _Ours) -> None:
-        """Raise ``_Answered`` for a Job that does not belong to this deployment.
+        """Raise ``_TaskAnswer`` for a Job that does not belong to this deployment.
 
         The hash covers run, task and request, so a Job is still ours after a manual edit of its labels. So is the same
         task under another number: a restored database lost its row, and made another. A Job that is being deleted is
@@ -244,40 +244,40 @@ class KubernetesDeployer:
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
         if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
             # Another run owns this Job. The name is free only after the Job is removed.
-            raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
+            raise _TaskAnswer("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
         if not same:
             differs.append(labels.SPEC_HASH)
         if meta.deletion_timestamp is not None and (settled or differs):
-            raise _Answered(
+            raise _TaskAnswer(
                 "deferred",
                 f"a former Job {meta.name} is still being deleted, and this one is created after it; if our finalizer "
                 "keeps its pod, an administrator removes the finalizer with: crawlctl cluster release",
             )
         if settled:
-            raise _Answered(
+            raise _TaskAnswer(
                 "refused",
                 f"a Job {meta.name} exists already, and its end was recorded: it belongs to another database that uses "
                 "this namespace; delete its Jobs, or use another namespace",
             )
-        raise _Answered(
+        raise _TaskAnswer(
             "refused",
             f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
             "use another namespace for each installation",
         )
 
-    def _refused(self, error: Refused) -> _Answered:
+    def _refused(self, error: RequestRefused) -> _TaskAnswer:
         """Return the task's answer for a refusal. Raises the error if the refusal does not concern this task."""
         words = error.words
         if error.status == 403:
             if "exceeded quota" in words:
-                return _Answered("deferred", f"the namespace's quota is used up: {words}")
+                return _TaskAnswer("deferred", f"the namespace's quota is used up: {words}")
             if "NamespaceTerminating" in error.causes or "is being terminated" in words:
-                return _Answered("deferred", f"the namespace {self.api.namespace} is being deleted: {words}")
+                return _TaskAnswer("deferred", f"the namespace {self.api.namespace} is being deleted: {words}")
         if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
-            return _Answered("refused", f"the cluster does not accept this Job: {words}")
+            return _TaskAnswer("refused", f"the cluster does not accept this Job: {words}")
         if error.status == 400 and error.reason == "BadRequest":
-            return _Answered("refused", f"the cluster does not understand this Job: {words}")
+            return _TaskAnswer("refused", f"the cluster does not understand this Job: {words}")
         raise error
 
     # --- the Secret
@@ -310,7 +310,7 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
         return None
     try:
         other = decode(Job, api.post(api.jobs_path(), job, dry_run=True)).other_controller
-    except Refused:
+    except RequestRefused:
         return None
     return other and (
         f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where we cannot follow "
@@ -318,9 +318,9 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     )
 
 
-def _suspended(former: Job) -> _Answered:
+def _suspended(former: Job) -> _TaskAnswer:
     """Return the answer for a task whose try before was suspended, and may execute again at any time."""
-    return _Answered(
+    return _TaskAnswer(
         "deferred",
         f"the Job {former.metadata.name} of the try before was suspended and gets another pod when it is resumed; this "
         "try begins when that Job is over. A worker ends it; if none does, delete it",

@@ -13,13 +13,13 @@ from typing import Any
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import Owned
+from crawler_lifecycle.domain.crawlers.pod import ReservedNames
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .container import Given, Part, escaped, resources_beside, resources_of, scratch_of, shm_of, variables
+from .container import Part, TaskVariables, escaped, resources_beside, resources_of, scratch_of, shm_of, variables
 
 #: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit into the longest
 #: answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same holds for pods, which repeat the
@@ -54,7 +54,7 @@ def job_for(
     cure.
     """
     # With an empty prefix, this check accepts every ``env:NAME``. ``variables`` refuses all of them on Kubernetes.
-    owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
+    owned = ReservedNames(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
     owned.check(crawler.kubernetes, crawler.secrets)
     _check_account(crawler.kubernetes.service_account)
     identity = identity_of(deployment, crawler, task)
@@ -75,7 +75,7 @@ def job_for(
             "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **runner},
             "finalizers": [labels.FINALIZER],
         },
-        "spec": _pod(deployment, crawler, task, settings, Given(public, name, secret_names)),
+        "spec": _pod(deployment, crawler, task, settings, TaskVariables(public, name, secret_names)),
     }
     job: dict[str, Any] = {
         "apiVersion": "batch/v1",
@@ -177,7 +177,11 @@ def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
 
 
 def _pod(
-    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings, given: Given
+    deployment: Deployment,
+    crawler: CrawlerDefinition,
+    task: QueuedTask,
+    settings: ClusterSettings,
+    given: TaskVariables,
 ) -> Part:
     """Return the pod's spec. The Pod Security level "restricted" accepts it."""
     options = crawler.kubernetes

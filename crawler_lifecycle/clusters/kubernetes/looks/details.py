@@ -79,7 +79,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Kept(NamedTuple):
+class LogEnd(NamedTuple):
     """The end of a log, and the crawler's statistics in it, if there are any."""
 
     text: str
@@ -122,7 +122,7 @@ class LogTails:
                 self._next.popitem(last=False)
         return turn
 
-    def to_keep(self, pods: Sequence[Pod]) -> list[Kept | None]:
+    def to_keep(self, pods: Sequence[Pod]) -> list[LogEnd | None]:
         """Return what is kept of each log as text, at most 16 KiB; ``None`` for a log that is missing or unreadable.
 
         That is its end, and for a crawler that failed also the lines around its last error.
@@ -136,7 +136,7 @@ class LogTails:
             return tail
         return self._last(pod, MORE_LINES, MORE_BYTES)
 
-    def _kept(self, pod: Pod) -> Kept | None:
+    def _kept(self, pod: Pod) -> LogEnd | None:
         done = crawler_container(pod).state.terminated
         failed = done is not None and bool(done.exit_code)
         tail = self._last(pod, *(SEARCHED if failed else KEPT))
@@ -144,7 +144,7 @@ class LogTails:
             return None
         tail, statistics = split_statistics(tail)
         kept = kept_log(lambda at, most: tail[at : at + most], len(tail), failed=failed)
-        return Kept(log_tail(kept), statistics)
+        return LogEnd(log_tail(kept), statistics)
 
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         """Return the last lines. If they reach the limit, read fewer lines, because the limit cuts off the newest."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, Terminated
+from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, TerminatedState
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
@@ -97,7 +97,7 @@ def memory_limit(pod: Pod) -> str | None:
     return found[0].memory_limit if found else None
 
 
-def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | None, int | None]:
+def _exit(pod: Pod, done: TerminatedState | None, summary: Summary) -> tuple[int | None, int | None]:
     """Return the exit code and signal. Kubernetes rarely names the signal: shells and runtimes report it as 128 + N."""
     if done is None and pod.status.phase == "Succeeded":
         return 0, None  # this phase means that every container ended with exit code 0

@@ -16,7 +16,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
-from crawler_lifecycle.clusters.kubernetes.client.objects import Named
+from crawler_lifecycle.clusters.kubernetes.client.objects import NamedObject
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_identity
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import run_number
@@ -90,7 +90,7 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
     """Return the latest attempt of each task index of this run, including settled tasks. Raises ``ApiError``."""
     selector = f"{labels.of_run(run.run_id, settled=None)},{labels.RUN_UID}={run.uid}"
     latest: dict[int, tuple[int, str]] = {}
-    for item in api.listing(api.jobs_path(), Named, labels=selector).items:
+    for item in api.listing(api.jobs_path(), NamedObject, labels=selector).items:
         key = key_of(item.metadata)
         if key is not None:
             latest[key[1]] = max(latest.get(key[1], (0, "")), (key[2], item.metadata.name))
@@ -105,7 +105,7 @@ def highest_run(api: Api, above: int = 0) -> int:
     Settled objects count too. Raises ``ApiError``.
     """
     for path in (api.jobs_path(), api.pods_path()):
-        for item in api.listing(path, Named, labels=labels.ours(settled=None)).items:
+        for item in api.listing(path, NamedObject, labels=labels.ours(settled=None)).items:
             above = max(above, run_number(item.metadata.labels.get(labels.RUN, "")))
     return above
 

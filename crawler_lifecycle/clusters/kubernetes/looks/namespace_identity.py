@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
+from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
 from crawler_lifecycle.clusters.kubernetes.client.objects import Namespace, decode
 from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 
@@ -68,7 +68,7 @@ def read_identity(api: Api) -> NamespaceIdentity:
     """
     try:
         uid = read_namespace(api).metadata.uid
-    except Refused:
+    except RequestRefused:
         uid = None
     return NamespaceIdentity(api.namespace, uid, _cluster(api))
 
@@ -76,7 +76,7 @@ def read_identity(api: Api) -> NamespaceIdentity:
 def _cluster(api: Api) -> str | None:
     try:
         return read_namespace(api, SYSTEM).metadata.uid
-    except (Refused, NotFound):
+    except (RequestRefused, NotFound):
         return None
 
 
@@ -86,7 +86,7 @@ def require_same(api: Api, recorded: str) -> None:
     if theirs is not None and theirs.name == api.namespace:
         try:
             uid = read_namespace(api).metadata.uid
-        except Refused:
+        except RequestRefused:
             return
         if theirs.uid in (None, uid):
             return
@@ -135,7 +135,7 @@ class CurrentNamespace:
             )
         try:
             found = self.found
-        except Refused as error:
+        except RequestRefused as error:
             raise ClusterUnavailable(
                 f"tasks that are missing in namespace {self._api.namespace} cannot be proved to be gone, because we "
                 f"have no right to read this namespace; grant the right to get it (see the roles in deploy/): {error}"

@@ -13,7 +13,7 @@ from signal import SIGTERM
 from typing import NamedTuple, TypeGuard
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, Terminated
+from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, TerminatedState
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
 from crawler_lifecycle.domain.task import START_FAILURES
 from crawler_lifecycle.ports.runs import TaskRef
@@ -87,7 +87,7 @@ class PodEnd(NamedTuple):
     task: TaskRef
     job: Job | None
     pod: Pod
-    done: Terminated | None
+    done: TerminatedState | None
     at: datetime | None
     """The time of the crawler's end, by its node's clock."""
     by_itself: bool
@@ -207,12 +207,12 @@ def given_up_after_end(pod: Pod, at: datetime | None) -> bool:
     return stamp is not None and at is not None and not surely_before(stamp, at)
 
 
-def lost_container(done: Terminated | None) -> bool:
+def lost_container(done: TerminatedState | None) -> bool:
     """Return whether the node lost the state of the container, so that the exit code is invented."""
     return invented(done) or (done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255))
 
 
-def invented(done: Terminated | None) -> TypeGuard[Terminated]:
+def invented(done: TerminatedState | None) -> TypeGuard[TerminatedState]:
     """Return whether only a provider says that the container ended, and how. The summary of a runner is a better proof.
 
     Processes end with exit codes from 0 to 255.

@@ -43,7 +43,7 @@ class _Coverage(msgspec.Struct, frozen=True, gc=False):
     note: str | None = None
 
 
-class _Said(msgspec.Struct, frozen=True, gc=False):
+class _RunnerMessage(msgspec.Struct, frozen=True, gc=False):
     """The fields that we read of what a runner writes. A value that has not this type is left out."""
 
     runner: str | None = None
@@ -66,8 +66,8 @@ class _Said(msgspec.Struct, frozen=True, gc=False):
     fields: _Coverage | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Said)
-_FIELDS = msgspec.structs.fields(_Said)
+_DECODER = msgspec.json.Decoder(_RunnerMessage)
+_FIELDS = msgspec.structs.fields(_RunnerMessage)
 _TEXT = str | None
 
 
@@ -145,7 +145,7 @@ def _foreign(text: str) -> Summary:
     return Summary(message=words, progress=msgspec.structs.replace(progress or Progress(), quiet=None))
 
 
-def _said(text: str) -> _Said | None:
+def _said(text: str) -> _RunnerMessage | None:
     if not text.lstrip().startswith("{"):
         return None
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):  # some is invalid, or was cut
@@ -157,7 +157,7 @@ def _said(text: str) -> _Said | None:
     return _valid(said) if isinstance(said, dict) else None
 
 
-def _valid(said: dict[str, object]) -> _Said:
+def _valid(said: dict[str, object]) -> _RunnerMessage:
     """Read each field alone, so that an invalid one hides no other."""
     good: dict[str, Any] = {}
     for field in _FIELDS:
@@ -167,7 +167,7 @@ def _valid(said: dict[str, object]) -> _Said:
                 value if field.type == _TEXT and isinstance(value, str) else msgspec.convert(value, field.type)
             )
     fields = Coverage.of(said.get("fields"))
-    return _Said(**good | {"fields": fields and _Coverage(fields.items, dict(fields.shares), fields.note)})
+    return _RunnerMessage(**good | {"fields": fields and _Coverage(fields.items, dict(fields.shares), fields.note)})
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
@@ -248,7 +248,7 @@ def _coverage(said: _Coverage | None) -> Coverage | None:
     return Coverage.of(said and {"items": said.items, "shares": said.shares, "note": said.note})
 
 
-def _progress(said: _Said, at: str | None) -> Progress:
+def _progress(said: _RunnerMessage, at: str | None) -> Progress:
     return Progress(
         Counters(said.pages, said.items, said.errors, said.bytes),
         bounds.moment(at),

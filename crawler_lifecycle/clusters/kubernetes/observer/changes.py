@@ -47,7 +47,7 @@ OVER = "over"
 TaskKey = tuple[int, tuple[int, int] | None]
 
 
-class Seen(NamedTuple):
+class ObjectState(NamedTuple):
     """The remembered state of one object. Every difference that needs a look is in ``stage`` or ``marks``."""
 
     key: TaskKey
@@ -58,9 +58,9 @@ class Seen(NamedTuple):
     """The uid of the pod's Job."""
 
 
-def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> Seen:
-    """Return a ``Seen`` whose texts are shared by all objects, to save memory."""
-    return Seen(key, sys.intern(stage), sys.intern(marks), job)
+def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> ObjectState:
+    """Return a ``ObjectState`` whose texts are shared by all objects, to save memory."""
+    return ObjectState(key, sys.intern(stage), sys.intern(marks), job)
 
 
 class Changes:
@@ -68,8 +68,8 @@ class Changes:
 
     def __init__(self, long_s: float = LONG_S) -> None:
         self._long_s = long_s
-        self._pods: dict[str, Seen] = {}
-        self._jobs: dict[str, Seen] = {}
+        self._pods: dict[str, ObjectState] = {}
+        self._jobs: dict[str, ObjectState] = {}
         self._owners: dict[str, set[str]] = {}
         """A Job's uid -> the uids of its known pods."""
         self._ended: set[str] = set()
@@ -86,17 +86,17 @@ class Changes:
     def __len__(self) -> int:
         return len(self._pods) + len(self._jobs)
 
-    def listed(self, kind: type, there: Mapping[str, Seen], now: float) -> set[TaskKey]:
+    def listed(self, kind: type, there: Mapping[str, ObjectState], now: float) -> set[TaskKey]:
         """Take in a complete list of this kind. Known objects that it lacks are gone."""
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
         return {key for uid, state in (gone | {**there}).items() for key in self.one(kind, uid, state, now)}
 
-    def one(self, kind: type, uid: str, one: Seen | None, now: float) -> set[TaskKey]:
+    def one(self, kind: type, uid: str, one: ObjectState | None, now: float) -> set[TaskKey]:
         """Take in the state of an object; ``None``: it was removed."""
         return self.pod(uid, one, now) if kind is Pod else self.job(uid, one, now)
 
-    def pod(self, uid: str, pod: Seen | None, now: float) -> set[TaskKey]:
+    def pod(self, uid: str, pod: ObjectState | None, now: float) -> set[TaskKey]:
         """Take in the state of a pod; ``None``: it was removed."""
         before = self._pods.get(uid)
         if before == pod:
@@ -121,7 +121,7 @@ class Changes:
                 self._ended.discard(pod.job)
         return set() if pod.stage == OVER else {pod.key}
 
-    def job(self, uid: str, job: Seen | None, now: float) -> set[TaskKey]:
+    def job(self, uid: str, job: ObjectState | None, now: float) -> set[TaskKey]:
         """Take in the state of a Job; ``None``: it was removed. Its pods are reported by ``pod``."""
         before = self._jobs.get(uid)
         ended = uid in self._ended
@@ -145,7 +145,7 @@ class Changes:
                 tasks.add(found.key)
         return tasks
 
-    def _reported(self, uid: str, before: Seen | None, after: Seen, now: float) -> set[TaskKey]:
+    def _reported(self, uid: str, before: ObjectState | None, after: ObjectState, now: float) -> set[TaskKey]:
         if before is not None and before.stage == OVER == after.stage:
             return set()
         if after.stage != PENDING or after.marks:
@@ -171,11 +171,11 @@ class RunningPod:
     attempt: int
 
 
-class Kept(NamedTuple):
+class ObjectFacts(NamedTuple):
     """The facts about an object that are remembered."""
 
     uid: str
-    seen: Seen | None = None
+    seen: ObjectState | None = None
     """``None`` when the object was removed or belongs to no run."""
     began: datetime | None = None
     """The time when the crawler started in this pod, by the clock of its node."""
@@ -186,10 +186,10 @@ class Kept(NamedTuple):
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-def kept_of_pod(pod: Pod) -> Kept:
+def kept_of_pod(pod: Pod) -> ObjectFacts:
     execution = crawler_container(pod).state.running
     began = known_time(execution.started_at) if execution is not None else None
-    return Kept(pod.metadata.uid, pod_seen(pod), began, running(pod))
+    return ObjectFacts(pod.metadata.uid, pod_seen(pod), began, running(pod))
 
 
 def running(pod: Pod) -> RunningPod | None:
@@ -211,7 +211,7 @@ def _task_of(meta: ObjectMeta) -> TaskKey | None:
     return run_id, None if index is None or attempt is None else (index, attempt)
 
 
-def pod_seen(pod: Pod) -> Seen | None:
+def pod_seen(pod: Pod) -> ObjectState | None:
     """Return the stage and marks of a pod; ``None`` when it belongs to no run."""
     key = _task_of(pod.metadata)
     if key is None:
@@ -228,7 +228,7 @@ def pod_seen(pod: Pod) -> Seen | None:
     return seen(key, stage, " ".join([*marks, *_incidents(pod, stage)]), job)
 
 
-def job_seen(job: Job) -> Seen | None:
+def job_seen(job: Job) -> ObjectState | None:
     """Return the stage and marks of a Job by its own status; ``None`` when it belongs to no run."""
     key = _task_of(job.metadata)
     if key is None:
@@ -270,7 +270,7 @@ def _incidents(pod: Pod, stage: str) -> Iterator[str]:
 
 
 #: Kind of an object -> the function that returns its remembered facts.
-KEPT: Mapping[type, Callable[[Any], Kept]] = {
+KEPT: Mapping[type, Callable[[Any], ObjectFacts]] = {
     Pod: kept_of_pod,
-    Job: lambda job: Kept(job.metadata.uid, job_seen(job)),
+    Job: lambda job: ObjectFacts(job.metadata.uid, job_seen(job)),
 }

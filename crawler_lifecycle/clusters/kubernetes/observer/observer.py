@@ -23,9 +23,9 @@ from crawler_lifecycle.clusters.kubernetes.looks.details import LOOK_BYTES, LOOK
 from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.cluster import Changed
-from crawler_lifecycle.ports.looks import Counted, ObserverHealth
+from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
 
-from .changes import LONG_S, RUNNING, Changes, Kept, RunningPod, TaskKey
+from .changes import LONG_S, RUNNING, Changes, ObjectFacts, RunningPod, TaskKey
 from .reflector import Pace, Reflector
 
 #: Seconds between two checks for long waits.
@@ -58,7 +58,7 @@ class KubernetesObserver:
         session = self._session
         return session.health() if session is not None else ObserverHealth(False, "the observer does not watch now")
 
-    def counted(self) -> Sequence[Counted]:
+    def counted(self) -> Sequence[LiveCounters]:
         """Return the counters in the last lines of the pods' logs (see the port).
 
         One turn reads at most ``PODS_A_TURN`` logs, and the next turn continues with the others. Each log costs the API
@@ -74,7 +74,7 @@ class KubernetesObserver:
         tails = self._tails.all(lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S)
         said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
         return [
-            Counted(pod.run, pod.attempt, pod.index, progress.counters, progress.at)
+            LiveCounters(pod.run, pod.attempt, pod.index, progress.counters, progress.at)
             for pod, progress in said
             if progress is not None and progress.counters != Counters()
         ]
@@ -132,7 +132,7 @@ class _Session:
         with self._lock:
             return dict(self._running)
 
-    def _complete(self, kind: type, kept: Sequence[Kept]) -> None:
+    def _complete(self, kind: type, kept: Sequence[ObjectFacts]) -> None:
         """Take in a complete list of the objects of this kind."""
         listed = {entry.uid: entry.seen for entry in kept if entry.seen is not None}
         old = None
@@ -142,7 +142,7 @@ class _Session:
                 self._running = {entry.uid: entry.running for entry in kept if entry.running is not None}
         self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
-    def _one(self, kind: type, one: Kept) -> None:
+    def _one(self, kind: type, one: ObjectFacts) -> None:
         """Take in one object that was added, changed or removed."""
         with self._lock:
             if one.running is not None:
@@ -170,7 +170,7 @@ class _Session:
             self._changed(run_id, at, known if len(known) == len(tasks) else None)
 
 
-def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
+def _steady(pods: Iterable[ObjectFacts]) -> dict[int, datetime]:
     """Return, for each run whose pods all execute, a time by which they all had surely started.
 
     This saves a look at each run when an observer begins: the last recorded look may already have seen this state.

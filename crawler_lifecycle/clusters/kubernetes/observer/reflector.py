@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from crawler_lifecycle.background import CHANCE, Loop
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Throttled
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, TooManyRequests
 from crawler_lifecycle.clusters.kubernetes.client.objects import decode
 
-from .changes import KEPT, Kept
+from .changes import KEPT, ObjectFacts
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -66,8 +66,8 @@ class Reflector(Generic[T]):
     kind: type[T]
     path: str
     labels: str
-    complete: Callable[[type, Sequence[Kept]], None]
-    changed: Callable[[type, Kept], None]
+    complete: Callable[[type, Sequence[ObjectFacts]], None]
+    changed: Callable[[type, ObjectFacts], None]
     pace: Pace
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Reflector(Generic[T]):
             if over.is_set():
                 return 0.0
             self.problem = str(error) or type(error).__name__
-            if not isinstance(error, Throttled | _TooShort):
+            if not isinstance(error, TooManyRequests | _TooShort):
                 self._version = None
             raise
 
@@ -144,5 +144,5 @@ class Reflector(Generic[T]):
     def _take(self, event: WatchEvent) -> None:
         if event.type != "BOOKMARK":
             found = KEPT[self.kind](decode(self.kind, event.object))
-            self.changed(self.kind, Kept(found.uid) if event.type == "DELETED" else found)
+            self.changed(self.kind, ObjectFacts(found.uid) if event.type == "DELETED" else found)
         self._version = event.resource_version

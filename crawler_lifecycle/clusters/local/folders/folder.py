@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.runner.held import HeldFolder, NotOurs
 
 #: The command, the uid and all other data of the task. The deployment creates it exactly once.
 SPEC = "spec.json"
@@ -54,23 +54,23 @@ class Garbage(ValueError):
     """A file whose content we did not write. The text names the file and the problem."""
 
 
-def held(folder: str | os.PathLike[str]) -> Held:
+def held(folder: str | os.PathLike[str]) -> HeldFolder:
     """Open the folder of a task. Raises ``NotOurs`` when the path is not a folder, and ``OSError``."""
     tasks, *names = os.fspath(folder).rsplit(os.sep, 3)
-    return Held(tasks, *names)
+    return HeldFolder(tasks, *names)
 
 
-def replace(folder: Held, name: str, data: object) -> None:
+def replace(folder: HeldFolder, name: str, data: object) -> None:
     """Write the data as JSON, and replace any file of its name. Raises ``OSError``."""
     folder.replace(name, json.dumps(data).encode())
 
 
-def create(folder: Held, name: str, data: object) -> bool:
+def create(folder: HeldFolder, name: str, data: object) -> bool:
     """Write the data as JSON if nothing has the name. Return whether it was written. Raises ``OSError``."""
     return folder.create(name, json.dumps(data).encode())
 
 
-def read(folder: Held, name: str) -> Record | None:
+def read(folder: HeldFolder, name: str) -> Record | None:
     """Return the object in the file; ``None`` without a file.
 
     Raises ``Garbage`` for content that we did not write, and ``OSError`` when the file cannot be read.
@@ -96,7 +96,7 @@ def read(folder: Held, name: str) -> Record | None:
 def reported_beside(state: str, name: str) -> Record:
     """Return the supervisor's report outside the task's folder; empty without one. Raises ``OSError``."""
     try:
-        return read(Held(os.path.join(state, STARTED)), name) or {}
+        return read(HeldFolder(os.path.join(state, STARTED)), name) or {}
     except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):
         return {}
 

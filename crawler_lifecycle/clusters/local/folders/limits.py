@@ -11,7 +11,7 @@ import contextlib
 import sys
 
 from crawler_lifecycle.clusters.local.processes.cgroup import Group
-from crawler_lifecycle.runner.held import Held
+from crawler_lifecycle.runner.held import HeldFolder
 
 from . import folder as files
 
@@ -31,7 +31,7 @@ def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) 
 class KernelLimits:
     """The control group of one task while its supervisor lives. Without a group, all methods do nothing."""
 
-    def __init__(self, folder: Held, spec: files.Record) -> None:
+    def __init__(self, folder: HeldFolder, spec: files.Record) -> None:
         self._folder = folder
         self._spec = spec
         self._group: Group | None = None

@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.runs import TaskRef
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.runner.held import HeldFolder, NotOurs
 
 from . import folder as files
 
@@ -70,7 +70,7 @@ class TaskFolder:
         self._doubted = doubted
         self.run = run
         self.task = task
-        self._held: Held | None = None
+        self._held: HeldFolder | None = None
         self.incidents: list[str] = []
 
     # --- files
@@ -83,9 +83,9 @@ class TaskFolder:
         """
         return self._open() is not None
 
-    def _open(self) -> Held | None:
+    def _open(self) -> HeldFolder | None:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
-        root = Held(tasks)  # raises if the folder of all tasks is missing: then we know nothing about any task
+        root = HeldFolder(tasks)  # raises if the folder of all tasks is missing: then we know nothing about any task
         try:
             return root.below(*names)
         except FileNotFoundError:
@@ -95,13 +95,13 @@ class TaskFolder:
             return None
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> HeldFolder | None:
         """The folder, opened once; ``None`` while it does not exist. Raises ``OSError``."""
         if self._held is None:
             self._held = self._open()
         return self._held
 
-    def _here(self) -> Held:
+    def _here(self) -> HeldFolder:
         """Return the open folder, for writing. Raises ``OSError`` when it does not exist."""
         if self.held is None:
             raise FileNotFoundError(errno.ENOENT, "the folder of the task does not exist", str(self.path))

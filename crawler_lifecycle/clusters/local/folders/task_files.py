@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilePart, FileSource, TaskFileList
 from crawler_lifecycle.ports.runs import TaskRef
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.runner.held import HeldFolder, NotOurs
 
 from . import folder as files
 from .reader import TaskFolder, reading
@@ -90,14 +90,14 @@ class LocalFiles:
     def _removed(self, run: RunRef) -> bool:
         """Return whether the tasks of this run were removed because they are old. Raises ``OSError``."""
         try:
-            return Held(str(self._tasks), str(run)).has(REMOVED)
+            return HeldFolder(str(self._tasks), str(run)).has(REMOVED)
         except (FileNotFoundError, NotOurs):
             return False
 
-    def _home(self, run: RunRef, task: TaskRef) -> Held | None:
+    def _home(self, run: RunRef, task: TaskRef) -> HeldFolder | None:
         """Open the folder of the task's supporting files; ``None`` without one. Raises ``ClusterUnavailable``."""
         try:
-            tasks = Held(str(self._tasks))
+            tasks = HeldFolder(str(self._tasks))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -108,7 +108,7 @@ class LocalFiles:
             return None
 
 
-def _listed(home: Held, most: int) -> TaskFileList:
+def _listed(home: HeldFolder, most: int) -> TaskFileList:
     found: list[tuple[str, int]] = []
     todo: list[list[str]] = [[]]
     count = left_out = 0

@@ -17,7 +17,7 @@ WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.S
 STOP_SIGNAL = signal.SIGUSR1
 
 
-class Woken(Exception):
+class QueueSignal(Exception):
     """A signal that came while the supervisor waited in the queue."""
 
 
@@ -80,10 +80,10 @@ class Alarm:
         self.stop_asked = self.stop_asked or number == STOP_SIGNAL
         if self._set:
             self._set = False  # further signals must not interrupt the clean-up after the first one
-            raise Woken
+            raise QueueSignal
 
     def sleep_in_queue(self, turnstile: int) -> None:
-        """Wait for the lock of the turnstile. Raises ``Woken`` when a signal comes first.
+        """Wait for the lock of the turnstile. Raises ``QueueSignal`` when a signal comes first.
 
         Signals are blocked at all other times, so none is lost between a check and this wait.
         """

@@ -37,7 +37,7 @@ from crawler_lifecycle.ports.protocols import (
 
 from ..domain.engine import StepEnd, after_failure
 from ..domain.spec import LOST_MAX, StepState
-from ..ports import Done, GraphFence, GraphRow, StepWork
+from ..ports import ExecutionEnd, GraphFence, GraphRow, StepWork
 from .questions import Around, Questions, given_frames, unfit
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class GraphBatchActivities:
             keep_output(self.graphs.keep_output, row.graph_id, batch.printed)
 
 
-class _Killed(Exception):
+class _FunctionKilled(Exception):
     """A cancelled function did not end in time."""
 
 
@@ -128,7 +128,7 @@ class _Batch:
         self._graphs = owner.graphs
         self._row = row
         self._fence = fence
-        self._done: list[Done] = []
+        self._done: list[ExecutionEnd] = []
         """Ends that are not recorded yet."""
         self._took = 0.0
         """Seconds that the last function took."""
@@ -185,7 +185,7 @@ class _Batch:
             called -= 1
             raise PlanFailed(str(why), missing=True) from None
         finally:
-            self._done += [Done(StepEnd(one.number, one.attempt, StepState.AVAILABLE)) for one in work[called:]]
+            self._done += [ExecutionEnd(StepEnd(one.number, one.attempt, StepState.AVAILABLE)) for one in work[called:]]
         if called:
             self._took = (time.monotonic() - began) / called
             self._learn(_called(work[0]), max(self._took, 1e-4))
@@ -197,12 +197,12 @@ class _Batch:
             together.clear()
         together[call] = max(1, min(TOGETHER_MAX, 2 * together.get(call, 1), int(TOGETHER_S / took)))
 
-    def _executed(self, work: StepWork) -> Done:
+    def _executed(self, work: StepWork) -> ExecutionEnd:
         """Call one function, and return its end. Raises ``_NotHere``, ``CancelledError``."""
         wrong = unfit(work)
         if wrong is not None:
             end = StepEnd(work.number, work.attempt, StepState.DISCARDED, "failed", wrong[:REASON_MAX])
-            return Done(end, error=wrong)
+            return ExecutionEnd(end, error=wrong)
         with self._owner.functions.use(self._row.key) as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
             reading = self._owner.reading(graph_workflow_id(self._row.key))
@@ -217,7 +217,7 @@ class _Batch:
                 return watch.ended() or self._failed(work, failed, watch)
             except (InvalidRequest, NoValue, RowUnreadable) as error:  # the input of the step cannot be read
                 return self._failed(work, PlanFailed(str(error), lives=True), watch)
-            except _Killed:
+            except _FunctionKilled:
                 return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)
             except CancelledError:
                 # The process of the function has ended. A graph that was stopped by force waits for this record.
@@ -251,7 +251,7 @@ class _Batch:
             given=given if work.job.get("style") in ("cascade", "item") else (),
         )
 
-    def _completed(self, work: StepWork, reply: FunctionReply) -> Done:
+    def _completed(self, work: StepWork, reply: FunctionReply) -> ExecutionEnd:
         state = StepState.COMPLETED
         outcome = None
         not_before = None
@@ -262,9 +262,9 @@ class _Batch:
             state = StepState.SCHEDULED
             not_before = self._owner.clock() + timedelta(seconds=reply.seconds)
         end = StepEnd(work.number, work.attempt, state, outcome, reply.reason, not_before)
-        return Done(end, reply.result, reply.result_bytes)
+        return ExecutionEnd(end, reply.result, reply.result_bytes)
 
-    def _failed(self, work: StepWork, failed: PlanFailed, watch: _Watch) -> Done:
+    def _failed(self, work: StepWork, failed: PlanFailed, watch: _Watch) -> ExecutionEnd:
         state = StepState.DISCARDED
         not_before = None
         if not failed.for_good:
@@ -274,7 +274,7 @@ class _Batch:
         outcome = "timed_out" if watch.took() >= work.timeout_s and not failed.lives else "failed"
         text = str(failed)
         end = StepEnd(work.number, work.attempt, state, outcome, text[:REASON_MAX], not_before)
-        return Done(end, error=text)
+        return ExecutionEnd(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
         """Return whether a worker of this pool reports now that it has the module of this step."""
@@ -325,7 +325,7 @@ class _Watch:
     def alive(self) -> None:
         """Send a heartbeat, and check whether the step was cancelled. Called regularly while the function executes.
 
-        Raises ``CancelledError``, and ``_Killed`` if the cancelled function did not end in time.
+        Raises ``CancelledError``, and ``_FunctionKilled`` if the cancelled function did not end in time.
         """
         now = time.monotonic()
         self._beat(now)
@@ -333,13 +333,13 @@ class _Watch:
             if now - self._looked >= LOOKED_S:
                 self.check()
         elif now - self._since >= self._owner.grace_s + TERM_S:
-            raise _Killed
+            raise _FunctionKilled
         elif now - self._since >= self._owner.grace_s and not self._asked:
             self._asked = True
             self._host.end_soon()
 
-    def ended(self) -> Done | None:
+    def ended(self) -> ExecutionEnd | None:
         """Return the end of a cancelled step, or ``None`` if the step was not cancelled."""
         if self._since is None:
             return None
-        return Done(StepEnd(self._work.number, self._work.attempt, StepState.CANCELLED, "cancelled"))
+        return ExecutionEnd(StepEnd(self._work.number, self._work.attempt, StepState.CANCELLED, "cancelled"))

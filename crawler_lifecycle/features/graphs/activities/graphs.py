@@ -113,7 +113,7 @@ class BatchCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced:
+class AdvanceResult:
     """Result of ``advance_graph``."""
 
     state: GraphState
@@ -187,7 +187,7 @@ class GraphActivities:
         return GraphOpened(row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause)
 
     @activity_named("advance_graph")
-    def advance_graph(self, order: AdvanceGraph) -> Advanced:
+    def advance_graph(self, order: AdvanceGraph) -> AdvanceResult:
         """Record ended steps, and pick the steps that start now, in one transaction.
 
         Second execution: returns the same picks again. It finds them by the call numbers that the workflow has not
@@ -198,14 +198,14 @@ class GraphActivities:
         ends = self.graphs.runs_ended(fence)
         now = self.clock()
 
-        def advance(graph: Graph) -> Advanced:
+        def advance(graph: Graph) -> AdvanceResult:
             graph.released(order.answered)
             graph.ended(ends)
             ended = sum(n for state, n in graph.counts().items() if state.final) - order.ended
             calls = len(order.answered)
             picked = graph.pick(now, batches=order.room, begin=BEGIN_MAX, answered=calls, ended=ended)
             runs = [step for step in graph.steps if STEP_RULES[step.kind].counts_as_run]
-            return Advanced(
+            return AdvanceResult(
                 state=graph.state,
                 counts={str(state): n for state, n in graph.counts().items() if n},
                 batches=_calls(graph.steps, order.seen),
@@ -345,9 +345,9 @@ def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
 def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition], problem: str | None = None) -> RunRequest:
     """Return the request, completed by its crawler's entry. Raises ``InvalidRequest`` if the crawler refuses it, or
     with the ``problem`` of the catalogue if there is no such crawler."""
-    crawler = next((one for one in crawlers if one.name == request.crawler), None)
+    crawler = next((crawler for crawler in crawlers if crawler.name == request.crawler), None)
     if crawler is None:
-        words = unknown((one.name for one in crawlers), problem)
+        words = unknown((crawler.name for crawler in crawlers), problem)
         raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; {words}")
     check_crawl(crawler, request)
     return completed(request, crawler)

@@ -21,7 +21,7 @@ from ..domain.commands import CancelSteps, RetrySteps
 from ..domain.engine import Graph
 from ..domain.kinds import STEP_RULES
 from ..domain.pages import decode_pages, fingerprint
-from ..domain.rows import Given, status_document
+from ..domain.rows import StepFacts, status_document
 from ..domain.spec import GraphOptions, GraphSpec, StepState
 from ..ports import GraphRow, StepRow, StepWork
 
@@ -95,7 +95,9 @@ def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[St
     return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
 
 
-def values_of(graphs: GraphStore, graph_id: int, steps: Sequence[Given]) -> Iterator[tuple[Given, Iterable[bytes]]]:
+def values_of(
+    graphs: GraphStore, graph_id: int, steps: Sequence[StepFacts]
+) -> Iterator[tuple[StepFacts, Iterable[bytes]]]:
     """Yield what these steps give, each with the parts of its JSON, in their order.
 
     A graph gives ``{}``, and a step that completed without a result ``null``. Steps that have not completed and have no
@@ -236,7 +238,7 @@ class Questions(FileQuestions):
             raise InvalidRequest(f"paths: {paths!r:.100} is not allowed; give a list of texts")
         return self.graphs.list_steps(self._id, limit=max(1, len(paths)), paths=paths) if paths else []
 
-    def _inside(self, paths: list[str] | None) -> list[Given]:
+    def _inside(self, paths: list[str] | None) -> list[StepFacts]:
         """Return these steps, and all steps inside them. ``None``: all steps."""
         rows = self._rows() if paths is None else self._named(paths)
         return self.graphs.given(self._id, [row.number for row in rows])

@@ -64,7 +64,7 @@ def check_steps(
     ``rows``: the plans that workers have registered. Without ``crawlers`` they are not checked. ``problem``:
     the reason why the newest catalogue is not read.
     """
-    offered = _Offered(rows, crawlers, pools, project, now, problem)
+    offered = _StepOffers(rows, crawlers, pools, project, now, problem)
     for step in steps:
         check_offered = OFFERED.get(step.kind)
         if check_offered is None:
@@ -78,7 +78,7 @@ def check_steps(
 
 
 @dataclass(frozen=True, slots=True)
-class _Offered:
+class _StepOffers:
     """The offers of workers, the catalogue and the pools to the steps of a graph."""
 
     rows: Sequence[PlanRow]
@@ -128,10 +128,10 @@ class _Offered:
 
 
 #: Checks of steps against what is offered. Kinds without one need nothing.
-OFFERED: Mapping[StepKind, Callable[[_Offered, StepSpec], None]] = {
-    StepKind.FUNCTION: _Offered.check_function,
-    StepKind.CRAWL: _Offered.check_crawl,
-    StepKind.MANAGER: _Offered.check_manager,
+OFFERED: Mapping[StepKind, Callable[[_StepOffers, StepSpec], None]] = {
+    StepKind.FUNCTION: _StepOffers.check_function,
+    StepKind.CRAWL: _StepOffers.check_crawl,
+    StepKind.MANAGER: _StepOffers.check_manager,
 }
 
 

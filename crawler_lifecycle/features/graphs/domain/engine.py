@@ -19,7 +19,7 @@ from .checks import Link, check_cycle, check_pools, link, shown
 from .kinds import CONTAINING, STEP_RULES
 from .picking import Capacity, Picking, executes, waiting
 from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
-from .rows import Batch, Picked, Step, StepEnd
+from .rows import Batch, PickedSteps, Step, StepEnd
 from .spec import (
     LOST_MAX,
     SHORT_S,
@@ -30,7 +30,7 @@ from .spec import (
     StepState,
 )
 
-__all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "after_failure", "may_begin_again"]
+__all__ = ["Batch", "Graph", "PickedSteps", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
 #: A retry begins steps in the first states again; steps in the second states only if they are named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
@@ -160,7 +160,7 @@ class Graph:
                     self._spread.set(step.number, StepState.DISCARDED, "lost", reason)
         self._settle()
 
-    def pick(self, now: datetime, *, batches: int, begin: int, answered: int = 0, ended: int = 0) -> Picked:
+    def pick(self, now: datetime, *, batches: int, begin: int, answered: int = 0, ended: int = 0) -> PickedSteps:
         """Pick the steps that start now, by priority and number, within ``max_parallel`` and the resources.
 
         ``batches``: the most new calls. ``begin``: the most crawls and managers. ``answered``, ``ended``: the numbers

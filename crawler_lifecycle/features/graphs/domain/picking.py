@@ -16,7 +16,7 @@ from fractions import Fraction
 from .checks import amounts, shown
 from .kinds import STEP_RULES, asks_for
 from .propagation import GIVEN, Gate, Propagation
-from .rows import Batch, Picked, Step
+from .rows import Batch, PickedSteps, Step
 from .spec import GraphOptions, StepState
 
 #: The fewest and the most calls of one pool in advance: calls that no worker has taken.
@@ -158,7 +158,7 @@ class Picking:
     _busy: list[bool] = field(default_factory=list)
     """For each step that waits until workers take calls of its pool: whether calls waited already before this pick."""
 
-    def run(self) -> Picked:
+    def run(self) -> PickedSteps:
         """Return the steps that start now."""
         again_at = self._due()
         steps = self.spread.steps
@@ -177,7 +177,7 @@ class Picking:
             again_at = soon if again_at is None else min(again_at, soon)
         late_at = (step.not_before for step in steps if step.state is StepState.EXECUTING)
         again_at = min(filter(None, (again_at, *late_at)), default=None)
-        return Picked(self._batches, self._begin, again_at)
+        return PickedSteps(self._batches, self._begin, again_at)
 
     def _due(self) -> datetime | None:
         """Make steps available whose waiting time is over. Return the time at which the next one is due."""

@@ -34,7 +34,7 @@ _COLOURS: Mapping[str, str] = {
 _ELSE = "lightblue"
 
 
-class Named(Protocol):
+class NamedStep(Protocol):
     """The fields that a ``StepSpec`` and a row of a step share."""
 
     @property
@@ -45,7 +45,7 @@ class Named(Protocol):
     def job(self) -> Mapping[str, Any]: ...
 
 
-class Drawn(Named, Protocol):
+class DrawnStep(NamedStep, Protocol):
     """The fields of a step that are needed to draw it."""
 
     @property
@@ -83,13 +83,13 @@ class Picture:
     """The number of edges beyond ``EDGES_MAX``, which are left out."""
 
 
-def label(step: Drawn) -> str:
+def label(step: DrawnStep) -> str:
     """Return the name of a step's work: its worker, function, crawler or manager; empty for a graph."""
     return STEP_RULES[StepKind(step.kind)].label(step.job)
 
 
 def picture(
-    steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
+    steps: Sequence[DrawnStep], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
 ) -> Picture:
     """Return the nodes and edges of a graph.
 
@@ -104,7 +104,7 @@ def picture(
 
 
 def to_dot(
-    steps: Sequence[Drawn],
+    steps: Sequence[DrawnStep],
     name: str | None = None,
     states: Mapping[str, str] | None = None,
     *,
@@ -127,7 +127,7 @@ def to_dot(
 
 
 def to_mermaid(
-    steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
+    steps: Sequence[DrawnStep], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
 ) -> str:
     """Return a graph as a Mermaid flowchart."""
     tree = _Tree(steps, states or {}, expand)
@@ -145,7 +145,7 @@ def to_mermaid(
 class _Tree:
     """The nodes and edges of a drawing, in order. A box replaces a sub-graph with too many steps."""
 
-    def __init__(self, steps: Sequence[Drawn], states: Mapping[str, str], expand: bool | Collection[str]) -> None:
+    def __init__(self, steps: Sequence[DrawnStep], states: Mapping[str, str], expand: bool | Collection[str]) -> None:
         self.nodes: list[Node] = []
         self.edges: list[tuple[str, str]] = []
         self.inner: dict[str | None, list[Node]] = {}
@@ -176,14 +176,14 @@ class _Tree:
         self.inner.setdefault(node.parent, []).append(node)
 
     @staticmethod
-    def _which_fold(steps: Iterable[Drawn], expand: bool | Collection[str]) -> set[str]:
+    def _which_fold(steps: Iterable[DrawnStep], expand: bool | Collection[str]) -> set[str]:
         sizes = Counter(step.path.rpartition("/")[0] for step in steps)
         if expand is True:
             return set()
         wanted = () if expand is False else expand
         return {path for path, size in sizes.items() if path and size > FOLD_ABOVE and path not in wanted}
 
-    def _counts(self, steps: Iterable[Drawn], states: Mapping[str, str]) -> dict[str, Counter[str]]:
+    def _counts(self, steps: Iterable[DrawnStep], states: Mapping[str, str]) -> dict[str, Counter[str]]:
         """Return the number of steps by state for each box."""
         found: dict[str, Counter[str]] = {path: Counter() for path in self._folded}
         for step in steps:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from .kinds import CONTAINING
-from .render import Named
+from .render import NamedStep
 from .spec import GraphState, StepKind, StepState
 
 #: A sub-graph takes the first of these states that one of its steps has, else ``COMPLETED``.
@@ -82,7 +82,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class PickedSteps:
     """The steps that start now."""
 
     batches: Sequence[Batch] = ()
@@ -120,7 +120,7 @@ class StepEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class StepFacts:
     """The facts about a step that decide what its dependents, and those who ask for its result, get."""
 
     number: int
@@ -152,7 +152,7 @@ class Given:
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-class Row(Named, Protocol):
+class Row(NamedStep, Protocol):
     """The fields of a step's row that ``status_document`` reads."""
 
     @property

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
-from crawler_lifecycle.gateway.api.lists import Listed
-from crawler_lifecycle.gateway.api.paging import Paging, Searched, order
+from crawler_lifecycle.gateway.api.lists import ResultPage
+from crawler_lifecycle.gateway.api.paging import Paging, SearchParameters, order
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.owned import OwnedViews
@@ -34,7 +34,7 @@ class _Pages(Paging):
     page_size: int = Field(default=50, ge=1, le=500)
 
 
-class GraphFilters(_Pages, Searched):
+class GraphFilters(_Pages, SearchParameters):
     """Filters of ``GET /v1/graphs``; ``state`` and ``id`` may be given several times."""
 
     sort: Annotated[str, order(SORTS)] | None = None
@@ -131,7 +131,7 @@ class AcceptedGraph(Graph):
     """A note for the caller, such as that it takes effect later."""
 
 
-class GraphPage(Listed):
+class GraphPage(ResultPage):
     """A page of graphs."""
 
     graphs: list[Graph]

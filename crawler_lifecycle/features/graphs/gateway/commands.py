@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.features.managers.gateway.requests import Tags
 from crawler_lifecycle.features.managers.ports import PLAN_MODULE
 from crawler_lifecycle.features.managers.store.plans import PlanStore
-from crawler_lifecycle.gateway.runs.commands import Commanded, check_foreign, existing, mismatch, notify, sentences
+from crawler_lifecycle.gateway.runs.commands import CommandResult, check_foreign, existing, mismatch, notify, sentences
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.gateway.sweep import Unsent
@@ -168,7 +168,7 @@ class GraphCommands:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    async def start(self, body: StartGraph, request_id: str | None) -> Commanded[GraphRow]:
+    async def start(self, body: StartGraph, request_id: str | None) -> CommandResult[GraphRow]:
         """Start a whole graph, or create a draft that waits for its pages. A repeat with the id finds the graph."""
         body.check()
         check_foreign("parent", body.parent)
@@ -178,40 +178,40 @@ class GraphCommands:
             check_options(body.options)
             with mismatch("id"):
                 new = _new(body, key, str(body.fingerprint), body.pages)
-                return Commanded(*await run_in_threadpool(self.graphs.reserve_graph, new))
+                return CommandResult(*await run_in_threadpool(self.graphs.reserve_graph, new))
         spec = await run_in_threadpool(body.spec)
         new = _new(body, key, await run_in_threadpool(fingerprint, spec))
         project = chosen(body.project)
         known = await run_in_threadpool(self.graphs.find_graph, key)
         if known is not None and new.begun_as(known):  # it is not checked again: what it needs may be gone
-            return Commanded(known, False, await self._notified(known))
+            return CommandResult(known, False, await self._notified(known))
         note = await self.check_steps(spec.steps, project)
         with mismatch("id"):
             row, fresh = await run_in_threadpool(self.graphs.reserve_graph, new, spec)
         later = await self._notified(row)
-        return Commanded(row, fresh, sentences(note, later))
+        return CommandResult(row, fresh, sentences(note, later))
 
-    async def add_page(self, key: str, number: int, data: bytes, whose: str | None = None) -> Commanded[GraphRow]:
+    async def add_page(self, key: str, number: int, data: bytes, whose: str | None = None) -> CommandResult[GraphRow]:
         """Store one page of a draft. A repeat with the same page changes nothing, and with the fingerprint of the graph
         (``whose``) not even after the start. If a step is refused, the draft is removed."""
         row = await self._draft(key, whose)
         if whose is not None and row.state is not GraphState.DRAFT:
-            return Commanded(row, fresh=False)
+            return CommandResult(row, fresh=False)
         steps = await run_in_threadpool(decode_page, number, data)
         async with self._removed_if_refused(row):
             note = await self.check_steps(steps, row.project)
         with mismatch("page"):
             again = whose is not None
             await run_in_threadpool(self.graphs.add_graph_page, row.graph_id, number, data, again=again)
-        return Commanded(row, note=note)
+        return CommandResult(row, note=note)
 
-    async def start_draft(self, key: str, whose: str | None = None) -> Commanded[GraphRow]:
+    async def start_draft(self, key: str, whose: str | None = None) -> CommandResult[GraphRow]:
         """Make a graph from a draft that has all its pages, and start it. A repeat changes nothing. If the graph is
         refused, the draft is removed."""
         before = await self._draft(key, whose)
         async with self._removed_if_refused(before):
             row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
-        return Commanded(row, before.state is GraphState.DRAFT, await self._notified(row))
+        return CommandResult(row, before.state is GraphState.DRAFT, await self._notified(row))
 
     async def _draft(self, key: str, whose: str | None) -> GraphRow:
         row = await self.find(key)
@@ -317,7 +317,7 @@ class GraphCommands:
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
-    async def stop(self, key: str, body: StopGraphBody) -> Commanded[GraphRow]:
+    async def stop(self, key: str, body: StopGraphBody) -> CommandResult[GraphRow]:
         """Record the stop, which cancels all steps that have not ended. Then wake the workflow."""
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         try:
@@ -329,11 +329,11 @@ class GraphCommands:
                 logger.warning("the row of graph %r cannot be read; the stop was sent to its workflow only", key)
             raise
         if before.state is GraphState.DRAFT and await run_in_threadpool(self.graphs.drop_draft, before.graph_id):
-            return Commanded(replace(before, state=GraphState.CANCELLED), note="It was a draft, and was removed.")
+            return CommandResult(replace(before, state=GraphState.CANCELLED), note="It was a draft, and was removed.")
         if before.state not in OPEN:
-            return Commanded(before, fresh=False, note="The graph had already ended; nothing was stopped.")
+            return CommandResult(before, fresh=False, note="The graph had already ended; nothing was stopped.")
         row = await run_in_threadpool(self.graphs.record_graph_stop, before.graph_id, intent)
-        return Commanded(row, before.stop != row.stop, await self._notified(row))
+        return CommandResult(row, before.stop != row.stop, await self._notified(row))
 
 
 def _new(body: StartGraph, key: str, whose: str, pages: int = 1) -> NewGraph:

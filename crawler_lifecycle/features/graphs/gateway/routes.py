@@ -22,16 +22,16 @@ from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, moments, next_answer
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.web.problems import JsonBody, Problem
 from crawler_lifecycle.web.turns import turn
 
 from ..activities.questions import explained, values_of
 from ..domain.pages import PAGES_MAX
 from ..domain.render import Picture, picture, to_dot, to_mermaid
-from ..domain.rows import Given, status_document
+from ..domain.rows import StepFacts, status_document
 from ..ports import GraphRow, StepRow
 from ..store.graphs import GraphStore
 from .answers import (
@@ -83,7 +83,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of commands: start, pages of a draft, cancel, retry, append and stop."""
     commands = gateway.graph_commands
 
-    def answer(done: Commanded[GraphRow], response: Response) -> AcceptedGraph:
+    def answer(done: CommandResult[GraphRow], response: Response) -> AcceptedGraph:
         response.status_code = 202 if done.fresh else 200
         return AcceptedGraph.of(done.row, note=done.note)
 
@@ -290,7 +290,7 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
     graphs = views.store
 
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
-    async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:
+    async def get_result(id: str, path: Annotated[Path, Query()]) -> StreamedResponse:
         """The result of a step as JSON. The result of a crawl is the end of its run. A value of a type that JSON does
         not have gets a tag: `{"$date": "2026-11-22"}`."""
 
@@ -304,12 +304,12 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
         return _streamed(await run_in_threadpool(value))
 
     @app.get("/v1/graphs/{id}/results", response_class=Response)
-    async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
+    async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> StreamedResponse:
         """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes each, in
         the order in which the steps were added. The value of a graph is `{}`, that of a step which completed without a
         result `null`. Steps that have not completed are left out."""
 
-        def recorded() -> tuple[int, list[Given], int | None]:
+        def recorded() -> tuple[int, list[StepFacts], int | None]:
             graph = views.found(id)
             rows, last = views.steps(graph.graph_id, filters)
             given = graphs.given(graph.graph_id, [row.number for row in rows], depth=0)
@@ -338,9 +338,9 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
         return ContextAnswer(context={name: value for level in levels for name, value in level.items()} or None)
 
 
-def _streamed(chunks: Iterator[bytes]) -> Streamed:
+def _streamed(chunks: Iterator[bytes]) -> StreamedResponse:
     async def stream() -> AsyncGenerator[bytes, None]:
         async for chunk in iterate_in_threadpool(chunks):
             yield chunk
 
-    return Streamed(stream(), "application/json", _HEADERS)
+    return StreamedResponse(stream(), "application/json", _HEADERS)

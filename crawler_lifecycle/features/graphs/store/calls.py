@@ -32,7 +32,7 @@ from crawler_lifecycle.store.runs.tables import OVER_RUNS, export_record
 from ..domain.engine import StepEnd, after_failure, may_begin_again
 from ..domain.kinds import STEP_RULES, StepRules
 from ..domain.spec import LOST_MAX, StepKind, StepState
-from ..ports import Done, GraphFence, StepWork
+from ..ports import ExecutionEnd, GraphFence, StepWork
 from .rows import work_of
 from .steps import LOST, with_error
 from .tables import graph, graph_result, graph_step
@@ -96,7 +96,7 @@ class GraphCalls(GraphPart):
         work = [work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1) for row in may]
         return _in_order(work)
 
-    def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+    def record(self, fence: GraphFence, done: Sequence[ExecutionEnd], begin: Sequence[StepWork] = ()) -> set[int]:
         """Record ends with their results, and begin the steps ``begin``, in one transaction.
 
         Returns the numbers of the steps that began. A step that had already begun in this attempt is included, because
@@ -166,7 +166,7 @@ class GraphCalls(GraphPart):
             executes: bool = step["state"] == StepState.EXECUTING
             if executes and error is not None:
                 end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
-                steps.end(Done(end, error=error))
+                steps.end(ExecutionEnd(end, error=error))
             elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
                 # A step that was cancelled meanwhile keeps its run, because the run must be stopped. A step whose
                 # former run was removed has a new run. Every end of the new run counts, so run_attempt is reset.
@@ -278,7 +278,7 @@ class _Steps:
         if self._results:
             self._conn.execute(insert(graph_result), self._results)
 
-    def end(self, done: Done) -> None:
+    def end(self, done: ExecutionEnd) -> None:
         """Record the end of an execution. If the step does not execute any more, only ``ending`` is reset.
 
         Raises ``InvalidRequest`` for an end with an invalid state, or without its ``not_before``.
@@ -309,7 +309,7 @@ class _Steps:
     def _errors(self, step: Row, error: str | None) -> list[Any]:
         return with_error(step["errors"], step["attempt"], self._now.isoformat(), error)
 
-    def _keep(self, step: Row, done: Done) -> int | None:
+    def _keep(self, step: Row, done: ExecutionEnd) -> int | None:
         """Replace the result of an earlier execution by the new one. Returns its size in bytes."""
         if step["result_bytes"] is not None:
             self._stale.append(step["number"])

@@ -35,7 +35,7 @@ from .reads import GraphReads
 from .rows import GRAPH, load_options, whole_graph
 from .steps import insert_steps, states_of, write_steps
 from .tables import graph, graph_log, graph_page, graph_step
-from .unit import GraphUnit, Remembered, load_graph
+from .unit import EngineCache, GraphUnit, load_graph
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class GraphStore(GraphCalls, GraphReads):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._remembered = Remembered()
+        self._remembered = EngineCache()
 
     # --- from draft to graph ---
 
@@ -190,7 +190,7 @@ class GraphStore(GraphCalls, GraphReads):
         This is one transaction, which an error of ``how`` rolls back. Returns the result of ``how``. A step with an
         invalid row waits until the row is repaired (``Step.unreadable``). Raises ``RowUnreadable`` when the position of
         such a step in the graph is unknown. Of a large graph only the rows are read that may have changed since
-        (``Remembered``).
+        (``EngineCache``).
         """
         with self._unit(fence.graph_id, fence) as unit:
             known, read_at = self._remembered.take(unit.conn, unit.row)
@@ -207,7 +207,7 @@ class GraphStore(GraphCalls, GraphReads):
         """
         with self._unit(graph_id) as unit:
             commands = unit.row["commands"]
-            if (before := next((one for one in commands if one[:1] == [request_id]), None)) is not None:
+            if (before := next((command for command in commands if command[:1] == [request_id]), None)) is not None:
                 return int(before[1])
             _check_takes_commands(unit)
             if unit.over:

@@ -17,7 +17,7 @@ from crawler_lifecycle.store.columns import json_text
 
 from ..domain.engine import Graph
 from ..domain.kinds import CONTAINING
-from ..domain.rows import Given
+from ..domain.rows import StepFacts
 from ..domain.spec import DEPTH_MAX, GraphState, StepKind, StepState
 from ..ports import GraphRow, StepOutline, StepRow
 from .rows import GRAPH, LISTED, STATES, graph_row, step_row
@@ -144,7 +144,7 @@ class GraphReads(GraphPart):
                 return
             after = rows[-1][1]
 
-    def given(self, graph_id: int, numbers: Sequence[int], depth: int = DEPTH_MAX) -> list[Given]:
+    def given(self, graph_id: int, numbers: Sequence[int], depth: int = DEPTH_MAX) -> list[StepFacts]:
         """Return these steps and the steps that they contain, by number. They are the input of a dependent step.
 
         ``depth``: the most levels of contained steps.
@@ -205,8 +205,8 @@ def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[in
         yield page
 
 
-def _given(row: Row) -> Given:
-    return Given(
+def _given(row: Row) -> StepFacts:
+    return StepFacts(
         number=row["number"],
         path=row["path"],
         kind=StepKind(row["kind"]),

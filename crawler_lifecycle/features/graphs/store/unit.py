@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject, g
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.owned import OwnedPart
 from crawler_lifecycle.store.base.rows import Row
-from crawler_lifecycle.store.base.search import Listed
+from crawler_lifecycle.store.base.search import ListColumns
 from crawler_lifecycle.store.base.unit import RowUnit
 
 from ..domain.engine import Graph
@@ -78,7 +78,7 @@ def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
     )
 
 
-class Remembered:
+class EngineCache:
     """Engines of large graphs, as the last change in this process has left them. The next change of a graph reads only
     the rows that calls have written since.
 
@@ -176,7 +176,7 @@ class GraphPart(OwnedPart[GraphUnit, GraphRow]):
     columns = LISTED
     state = _g.state
     unless = (_g.state != GraphState.DRAFT,)
-    listed = Listed(_g.graph_id, _g.name, ("graph_key", "name"), {"tags": list}, SORTS, left=("ids", "tags"))
+    listed = ListColumns(_g.graph_id, _g.name, ("graph_key", "name"), {"tags": list}, SORTS, left=("ids", "tags"))
 
     def _read(self, conn: Connection, query: Select[Any], *, strict: bool = False) -> list[GraphRow]:
         """Return the graphs, with new counts of steps for those that execute."""

@@ -40,7 +40,7 @@ from crawler_lifecycle.features.managers.workflows.owned import OwnedWorkflow
 from crawler_lifecycle.workflows.calls import (
     Beside,
     Condition,
-    Interrupted,
+    StepInterrupted,
     WithoutSignals,
     call,
     history_full,
@@ -177,7 +177,7 @@ class FunctionCalls:
         """Find calls whose workflow was closed without a signal, for example because a person terminated it.
 
         It asks Temporal in the first turn of a continued workflow and then every ``LEVEL_S`` seconds. Raises
-        ``Interrupted``.
+        ``StepInterrupted``.
         """
         s = self._s
         now = workflow.now()
@@ -352,7 +352,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             try:
                 if await self._step(order):
                     return s.result() if s.ended else None
-            except Interrupted:
+            except StepInterrupted:
                 s.next_at = None
                 continue
             except ApplicationError as error:
@@ -427,7 +427,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             wanted = s.wanted
             try:
                 begun = await call(GraphActivities.begin_graph_runs, s.fence, wake=self._stop_wanted)
-            except Interrupted:
+            except StepInterrupted:
                 s.begun = wanted
             except (ActivityError, ApplicationError) as error:
                 self.note(f"runs could not be begun: {reason(error)}")

@@ -15,7 +15,7 @@ from crawler_lifecycle.features.managers.workflows.manager_state import NAME, Ma
 from crawler_lifecycle.workflows.requests import read_update
 from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS, Attributes
 
-from ..activities.graphs import Advanced, GraphOpened
+from ..activities.graphs import AdvanceResult, GraphOpened
 from ..domain.commands import SIGNALLED, GraphResult, GraphSnapshot, StepCommand
 from ..domain.spec import GraphState, StepState
 from ..ports import GraphFence
@@ -141,7 +141,7 @@ class GraphWork(OwnedState):
         self.ended = self.inbox.closed = opened.state is not GraphState.EXECUTING
         self.inbox.recorded(opened.stop, False)
 
-    def took(self, advanced: Advanced, answered: Sequence[int], now: datetime) -> None:
+    def took(self, advanced: AdvanceResult, answered: Sequence[int], now: datetime) -> None:
         """Take over the result of an advance. ``answered``: the calls that it has handled."""
         handled = set(answered)
         self.inbox.answered = [number for number in self.inbox.answered if number not in handled]

@@ -37,7 +37,7 @@ from ..domain.manager import (
     Start,
 )
 from ..domain.scrapy_cloud import Cloud
-from ..ports import HEARD_S, Committed, ManagerFence, ManagerRow
+from ..ports import HEARD_S, ManagerCommit, ManagerFence, ManagerRow
 from .registered import starts_none
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class _Cycle(FileQuestions):
             stopped=committed.stopped,
         )
 
-    def _committed(self, host: PlanHost, facts: Facts) -> tuple[Decision, str | None, Committed]:
+    def _committed(self, host: PlanHost, facts: Facts) -> tuple[Decision, str | None, ManagerCommit]:
         """Let the class decide, and record its decision. If ``on_close`` was called, its error is recorded, too."""
         decision = host.cycle(facts, self._answer)
         unclosed = None

@@ -62,7 +62,7 @@ def plan(
     if name is None:
         with current().gateway() as gateway:
             plans = gateway.get("/v1/plans").get("plans", [])
-            rows = [one for one in plans if one.get("kind") == "manager" or one.get("error")]
+            rows = [plan for plan in plans if plan.get("kind") == "manager" or plan.get("error")]
         empty = "no plans worker has registered a class yet (LIFECYCLE_PLANS__MODULES)"
         emit_list("plans", rows, PLANS, name="plan", empty=empty)
         return

@@ -282,7 +282,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedJob:
     """A job whose run has ended and whose hooks have to run now."""
 
     live: Live
@@ -314,7 +314,7 @@ class Facts:
     """The time of the cycle, in seconds since 1970."""
     next_seq: int
     """The number for the next job that is picked for the first time."""
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedJob] = field(default_factory=list)
     live: int = 0
     """The number of jobs that use a slot, without those in ``ended``."""
     live_by_spider: dict[str, int] = field(default_factory=dict)
@@ -339,7 +339,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Hooked:
+class HookReport:
     """A report that the hooks of an end have run."""
 
     __pydantic_config__: ClassVar = STRICT
@@ -364,7 +364,7 @@ class HookFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedJob:
     """A new job: from ``add_job``, a retry, or a direct call of ``schedule_spider_with_jobargs``.
 
     ``ref`` is a negative number that identifies the job in this decision, so the decision can also pick the job.
@@ -388,8 +388,8 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
-    """A job that gets a slot. ``item_id``: the id of its row, or the negative ``ref`` of an ``Added``."""
+class PickedJob:
+    """A job that gets a slot. ``item_id``: the id of its row, or the negative ``ref`` of an ``AddedJob``."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -406,13 +406,13 @@ class Decision:
 
     __pydantic_config__: ClassVar = STRICT
 
-    hooked: list[Hooked] = field(default_factory=list)
+    hooked: list[HookReport] = field(default_factory=list)
     failed: list[HookFailed] = field(default_factory=list)
     """Ends whose hooks failed. Each counts as one try; an end is given up after three."""
-    added: list[Added] = field(default_factory=list)
+    added: list[AddedJob] = field(default_factory=list)
     delayed: list[int] = field(default_factory=list)
     """Ids of the rows that change from BUFFERED to DELAYED."""
-    picked: list[Picked] = field(default_factory=list)
+    picked: list[PickedJob] = field(default_factory=list)
     flow_tags: list[str] = field(default_factory=list)
     """New tags for the manager itself and all later jobs."""
     state: dict[str, Any] | None = None

@@ -17,12 +17,12 @@ from .manager import (
     CYCLE_PICKS,
     DELAYED_MAX,
     SCAN_MAX,
-    Added,
-    Ended,
+    AddedJob,
+    EndedJob,
     Facts,
     Job,
     JobState,
-    Picked,
+    PickedJob,
     Waiting,
 )
 
@@ -60,8 +60,8 @@ class _Tally:
     live: int = 0
     spiders: Counter[str] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
-    added: list[Added] = field(default_factory=list)
-    picked: list[Picked] = field(default_factory=list)
+    added: list[AddedJob] = field(default_factory=list)
+    picked: list[PickedJob] = field(default_factory=list)
 
     def copy(self) -> _Tally:
         return replace(
@@ -110,11 +110,11 @@ class Window:
         return +self._delayed_spiders
 
     @property
-    def picked(self) -> Sequence[Picked]:
+    def picked(self) -> Sequence[PickedJob]:
         return self._now.picked
 
     @property
-    def added(self) -> Sequence[Added]:
+    def added(self) -> Sequence[AddedJob]:
         return self._now.added
 
     @property
@@ -132,12 +132,12 @@ class Window:
 
     # --- ends and additions ------------------------------------------------------------------------------------------
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: EndedJob) -> None:
         """Release the slot of an ended job."""
         self._handled += 1
         self._count(ended.live.job.spider, ended.live.cap_key, -1)
 
-    def add(self, added: Added) -> Added:
+    def add(self, added: AddedJob) -> AddedJob:
         """Append a new job to the queue. Return it with its reference number."""
         self._refs -= 1
         added = replace(added, ref=self._refs)
@@ -200,13 +200,13 @@ class Window:
         self._count(*self.reserved.pop(waiting.item_id), -1)
         self.refused[NOT_STARTED] += 1
 
-    def pick(self, waiting: Waiting, seq: int, job: Job) -> Picked:
+    def pick(self, waiting: Waiting, seq: int, job: Job) -> PickedJob:
         """Pick a reserved job: it starts with this number and the parameters of ``job``."""
         spider, cap_key = self.reserved.pop(waiting.item_id)
         if spider != job.spider:
             self._now.spiders[spider] -= 1
             self._now.spiders[job.spider] += 1
-        picked = Picked(waiting.item_id, seq, job, cap_key)
+        picked = PickedJob(waiting.item_id, seq, job, cap_key)
         self._now.picked.append(picked)
         return picked
 

@@ -13,8 +13,8 @@ from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
-from crawler_lifecycle.gateway.api.lists import Listed
-from crawler_lifecycle.gateway.api.paging import Id, Paging, Searched, cut, order
+from crawler_lifecycle.gateway.api.lists import ResultPage
+from crawler_lifecycle.gateway.api.paging import Id, Paging, SearchParameters, cut, order
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.owned import OwnedViews
@@ -32,7 +32,7 @@ ManagerId = Id
 SERVED = timedelta(minutes=2)
 
 
-class ManagerFilters(Searched):
+class ManagerFilters(SearchParameters):
     """Filters of ``GET /v1/managers``. ``status`` may be given several times."""
 
     sort: Annotated[str, order(SORTS)] | None = None
@@ -171,7 +171,7 @@ class AcceptedManager(Manager):
     note: str | None
 
 
-class ManagerPage(Listed):
+class ManagerPage(ResultPage):
     """A page of managers, newest first."""
 
     managers: list[Manager]

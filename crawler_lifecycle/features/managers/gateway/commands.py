@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
 from crawler_lifecycle.gateway.runs.commands import (
     LATER,
-    Commanded,
+    CommandResult,
     Commands,
     check_foreign,
     existing,
@@ -102,7 +102,7 @@ class ManagerCommands:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    async def start(self, body: StartManager, key: str | None) -> Commanded[ManagerRow]:
+    async def start(self, body: StartManager, key: str | None) -> CommandResult[ManagerRow]:
         """Write the row of the manager, then start its workflow.
 
         Name and flow id identify a manager. A repeat finds it while it is live, and resumes it as its next attempt
@@ -137,13 +137,13 @@ class ManagerCommands:
         with mismatch("Idempotency-Key" if new.fresh else "flow_id"):
             row, fresh = await run_in_threadpool(self.managers.reserve_manager, new)
         if row.status.terminal and new.fresh:
-            return Commanded(row, fresh=False)
+            return CommandResult(row, fresh=False)
         if row.status.terminal:
-            return Commanded(await self._resume(row), note=note)
+            return CommandResult(await self._resume(row), note=note)
         order = ManagerOrder(row.manager_id)
         begun = self.notify(row) if row.owner_run_id else self.workflows.start_for(order, row.workflow_id)
         note = sentences(note, await notify(begun, f"manager {row.manager_id}"))
-        return Commanded(row, fresh, note)
+        return CommandResult(row, fresh, note)
 
     async def check_plan(self, body: StartManager, project: str) -> tuple[PlanRow | None, str | None]:
         """Check that this could be started. Return the registered class and a note for the caller, each if any. Raises
@@ -234,26 +234,26 @@ class ManagerCommands:
 
     # --- stop and steer ---------------------------------------------------------------------------------------------
 
-    async def stop(self, manager_id: int, body: StopManager) -> Commanded[ManagerRow]:
+    async def stop(self, manager_id: int, body: StopManager) -> CommandResult[ManagerRow]:
         """Record the stop, then wake the workflow."""
         body.check()
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         before = await self.find(manager_id)
         row = await run_in_threadpool(self.managers.record_manager_stop, manager_id, intent, body.leave)
         if row.status.terminal:
-            return Commanded(row, fresh=False, note="The manager had already ended; nothing was stopped.")
+            return CommandResult(row, fresh=False, note="The manager had already ended; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
         cut_off = CUT_OFF.format(manager_id) if row.counts.live and not row.leave else None
-        return Commanded(row, fresh, sentences(await self._notified(row), cut_off))
+        return CommandResult(row, fresh, sentences(await self._notified(row), cut_off))
 
-    async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
+    async def pause(self, manager_id: int) -> CommandResult[ManagerRow]:
         """Start no more jobs. Runs that execute continue."""
         row = await self._live(manager_id)
         if row.paused:
-            return Commanded(row, fresh=False)
+            return CommandResult(row, fresh=False)
         return await self._steer(manager_id, paused=True)
 
-    async def resume(self, manager_id: int, body: ResumeManager | None = None) -> Commanded[ManagerRow]:
+    async def resume(self, manager_id: int, body: ResumeManager | None = None) -> CommandResult[ManagerRow]:
         """Continue a paused manager, or one without a workflow. An ended manager continues as its next attempt.
 
         With ``redo`` the runs that a stop of the manager ended continue first. A repeat resumes those that are left.
@@ -262,7 +262,7 @@ class ManagerCommands:
         if body is not None and body.redo and row.status is not RunStatus.STOPPING:
             await self._redo(manager_id)
         if row.status.terminal:
-            return Commanded(await self._resume(row), note=NEXT_ATTEMPT)
+            return CommandResult(await self._resume(row), note=NEXT_ATTEMPT)
         if row.status is RunStatus.STOPPING:
             raise _not_now(row, "it is being stopped; resume it when it has ended")
         if row.paused:
@@ -270,8 +270,8 @@ class ManagerCommands:
         try:
             begun = await self.notify(row)
         except TemporalUnavailable:
-            return Commanded(row, fresh=False, note=f"The manager was not paused. {UNKNOWN}")
-        return Commanded(row, begun, TAKEN_UP if begun else "The manager was not paused.")
+            return CommandResult(row, fresh=False, note=f"The manager was not paused. {UNKNOWN}")
+        return CommandResult(row, begun, TAKEN_UP if begun else "The manager was not paused.")
 
     async def _redo(self, manager_id: int) -> None:
         last = 0
@@ -279,11 +279,11 @@ class ManagerCommands:
             await asyncio.gather(*(self.runs.resume(run.run_id, ResumeRun(), run.attempt) for run in runs))
             last = runs[-1].run_id
 
-    async def cap(self, manager_id: int, cap: int) -> Commanded[ManagerRow]:
+    async def cap(self, manager_id: int, cap: int) -> CommandResult[ManagerRow]:
         """Set the most jobs that may be live at once. 0: the number that the class sets."""
         row = await self._live(manager_id)
         if (row.cap or 0) == cap:
-            return Commanded(row, fresh=False)
+            return CommandResult(row, fresh=False)
         return await self._steer(manager_id, cap=cap)
 
     async def _live(self, manager_id: int) -> ManagerRow:
@@ -294,9 +294,9 @@ class ManagerCommands:
 
     async def _steer(
         self, manager_id: int, *, paused: bool | None = None, cap: int | None = None
-    ) -> Commanded[ManagerRow]:
+    ) -> CommandResult[ManagerRow]:
         row = await run_in_threadpool(self.managers.steer_manager, manager_id, paused=paused, cap=cap)
-        return Commanded(row, note=await self._notified(row, NEXT_CYCLE))
+        return CommandResult(row, note=await self._notified(row, NEXT_CYCLE))
 
     # --- jobs from outside ------------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ def options_of(plan: PlanRow) -> list[Option]:
 
 def _option(given: Mapping[str, Any]) -> Option:
     names = [str(given["name"]), *map(str, given.get("aliases") or ())]
-    name = next((one for one in names if one.startswith("--")), names[0])
+    name = next((name for name in names if name.startswith("--")), names[0])
     default = given.get("default")
     kind = str(given.get("type"))
     if isinstance(default, str) and default.startswith("{"):
@@ -111,7 +111,7 @@ def values_of(options: Sequence[Option], given: Mapping[str, str]) -> dict[str, 
         except ValueError as error:
             errors.append(FieldError(field=option.field, message=str(error)))
     if errors:
-        detail = "; ".join(f"{one.field.removeprefix('opt-')}: {one.message}" for one in errors)
+        detail = "; ".join(f"{error.field.removeprefix('opt-')}: {error.message}" for error in errors)
         raise Problem(422, "invalid_request", detail, errors=errors[:ERRORS_MAX])
     return values
 
@@ -119,9 +119,9 @@ def values_of(options: Sequence[Option], given: Mapping[str, str]) -> dict[str, 
 def command_line(options: Sequence[Option], values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the words of a command line, each with the field that it comes from. Raises ``Problem`` 422."""
     found = list[tuple[str, str]]()
-    for one in sorted(options, key=lambda one: one.name.startswith("-")):  # what has no name stands first
-        if one.name in values:
-            found += [(word, one.field) for word in _words(one, values[one.name])]
+    for option in sorted(options, key=lambda option: option.name.startswith("-")):  # what has no name stands first
+        if option.name in values:
+            found += [(word, option.field) for word in _words(option, values[option.name])]
     return found
 
 

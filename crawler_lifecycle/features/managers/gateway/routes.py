@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.web.problems import JsonBody
 
@@ -48,7 +48,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     commands = gateway.manager_commands
     views = gateway.manager_views
 
-    def answer(done: Commanded[ManagerRow], response: Response) -> AcceptedManager:
+    def answer(done: CommandResult[ManagerRow], response: Response) -> AcceptedManager:
         response.status_code = 202 if done.fresh else 200
         return AcceptedManager.of(done.row, note=done.note)
 

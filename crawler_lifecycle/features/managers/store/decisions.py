@@ -20,17 +20,17 @@ from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history
 
 from ..domain.manager import (
     TRIES,
-    Added,
+    AddedJob,
     Decision,
     Facts,
-    Hooked,
+    HookReport,
     Job,
     JobState,
-    Picked,
+    PickedJob,
     job_of_request,
     new_numbers,
 )
-from ..ports import Committed, ManagerFence
+from ..ports import ManagerCommit, ManagerFence
 from .items import item_row, moment, set_items
 from .queries import BY_STATE, HOLDING, known, runs_of, with_run
 from .rows import dump_job, ended_row, job_metadata, job_outcome
@@ -77,7 +77,7 @@ class ManagerDecisions(ManagerPart):
                 more_ended=more,
             )
 
-    def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
+    def commit_decision(self, fence: ManagerFence, decision: Decision) -> ManagerCommit:
         """Apply a decision in one transaction, with the event ``manager.changed``.
 
         The decision is compared with the rows. An end is handled once for each attempt of its run, numbers have no
@@ -104,7 +104,7 @@ class ManagerDecisions(ManagerPart):
             _set_attributes(unit, decision)
             row = unit.row
             stopped = unit.stop is not None
-            return Committed(row["jobs_starting"], unit.live, dropped, stopped, row["hook_errors"])
+            return ManagerCommit(row["jobs_starting"], unit.live, dropped, stopped, row["hook_errors"])
 
 
 # --- facts --------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _set_attributes(unit: ManagerUnit, decision: Decision) -> None:
         unit.set(is_over=True, error=decision.error)
 
 
-def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
+def _hook(unit: ManagerUnit, hooked: Sequence[HookReport]) -> int:
     """Record that the hooks for these ends were called, once for each attempt of a run.
 
     Returns the number of jobs that keep their slot, because a person has resumed their run.
@@ -241,7 +241,7 @@ def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
     return tries
 
 
-def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple[Sequence[Picked], int]:
+def _allowed(unit: ManagerUnit, picked: Sequence[PickedJob], resumed: int) -> tuple[Sequence[PickedJob], int]:
     """Return the picks that may take a slot now, and the number of dropped picks. The last picks are dropped.
 
     ``resumed`` is the number of jobs that hold a slot again. The class did not know of them, so it has to decide again.
@@ -255,7 +255,7 @@ def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple
     return picked[:free], len(picked) - free
 
 
-def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:
+def _add(unit: ManagerUnit, added: Sequence[AddedJob], picks: Mapping[int, PickedJob]) -> int:
     """Insert new jobs: jobs that were picked at once as STARTING, others as QUEUED.
 
     Returns the number of picked jobs that were dropped, because their identity or number is known already.
@@ -316,7 +316,7 @@ _PICK = (
 )
 
 
-def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[Picked]) -> None:
+def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[PickedJob]) -> None:
     """Set picked waiting jobs to STARTING, with their numbers. Added jobs were inserted as STARTING."""
     values = []
     for pick in picked:

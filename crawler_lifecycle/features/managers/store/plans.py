@@ -26,7 +26,7 @@ class PlanStore(StorePart):
         """
         p = plan.c
         now = self._clock()
-        reported = {one.plan: _reported(one) for one in plans}
+        reported = {plan.plan: _reported(plan) for plan in plans}
         with self._db.writing() as conn:
             known = {(row["plan"], row["worker"]): row for row in conn.execute(select(plan)).mappings()}
             others = {name for name, whose in known if whose != worker}

@@ -19,7 +19,7 @@ from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, vali
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.runs.tables import OVER_RUNS
 
-from ..domain.manager import Ended, Job, JobState, Live, Waiting, run_request_id
+from ..domain.manager import EndedJob, Job, JobState, Live, Waiting, run_request_id
 from ..domain.scrapy_cloud import never_retried
 from ..ports import JobRow, ManagerCounts, ManagerRow, NewManager
 from .tables import manager_item
@@ -140,7 +140,7 @@ class JobRun:
     statistics: Mapping[str, float] = field(default_factory=dict)
 
 
-def ended_row(row: Row, run: JobRun | None) -> Ended:
+def ended_row(row: Row, run: JobRun | None) -> EndedJob:
     """Return the end of a job, for which hooks have to be called. ``run`` is ``None`` when it could not be started."""
     live = live_row(row)
     outcome = job_outcome(row, run)
@@ -148,7 +148,7 @@ def ended_row(row: Row, run: JobRun | None) -> Ended:
     ended_by = EndedBy.SERVICE if run is None else run.row.ended_by
     if run is not None and run.row.lacks:
         ended_by = None  # we judged it, and another try may bring more
-    return Ended(
+    return EndedJob(
         live=live,
         attempt=1 if run is None else run.row.attempt,
         bad=run is None or run.row.status != RunStatus.COMPLETED,

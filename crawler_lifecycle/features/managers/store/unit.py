@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, case
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.store.base.owned import OwnedPart
-from crawler_lifecycle.store.base.search import Listed
+from crawler_lifecycle.store.base.search import ListColumns
 from crawler_lifecycle.store.base.unit import RowUnit
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS
 
@@ -95,7 +95,7 @@ class ManagerPart(OwnedPart[ManagerUnit, ManagerRow]):
     log = manager_log
     columns = tuple(_m)
     state = _m.status
-    listed = Listed(
+    listed = ListColumns(
         _m.manager_id,
         _m.name,
         texts=("manager_id", "name", "flow_id", "plan"),

@@ -23,7 +23,7 @@ from crawler_lifecycle.activities.child_runs import RecordParentStop, StopRuns
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.workflows.calls import Interrupted, NotTaken, call, may_leave, never, pause, reason
+from crawler_lifecycle.workflows.calls import NotTaken, StepInterrupted, call, may_leave, never, pause, reason
 from crawler_lifecycle.workflows.requests import read_update, refused, workflow_input
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
@@ -120,7 +120,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                     await self._end(s.over)
                 else:
                     await self._turn()
-            except Interrupted:
+            except StepInterrupted:
                 continue
             publish(s)
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -301,7 +301,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                 s.unclosed = (await self._cycle(closing=True)).unclosed
         except NotTaken:
             s.unclosed = "on_close was not called: no worker of the role plans is there"
-        except Interrupted:
+        except StepInterrupted:
             s.unclosed = "on_close was not called: it took too long, or another stop came"
         except (ActivityError, ApplicationError) as error:
             s.unclosed = f"on_close was not called: {reason(error)[:REASON_MAX]}"

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRecorded
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.workflows.calls import Alarm, Beside, Condition, Interrupted, MustLeave, call, never, pause
+from crawler_lifecycle.workflows.calls import Alarm, Beside, Condition, MustLeave, StepInterrupted, call, never, pause
 from crawler_lifecycle.workflows.requests import read_carried
 from crawler_lifecycle.workflows.state import TOO_LATE
 from crawler_lifecycle.workflows.steps import commanded, heeding
@@ -86,7 +86,7 @@ class OwnedWorkflow(Generic[S]):
     async def _wait(self, woken: Condition, elsewhere: Condition, soon: Condition = never) -> None:
         """Wait for the alarm or a wake-up. Then wait a short time for more events, until ``soon()`` returns true.
 
-        Raises ``Interrupted`` if ``elsewhere()`` returns true: other work comes first.
+        Raises ``StepInterrupted`` if ``elsewhere()`` returns true: other work comes first.
         """
         s = self._s
         self._alarm.rang = self._s.next_at is None
@@ -94,7 +94,7 @@ class OwnedWorkflow(Generic[S]):
         if not elsewhere():
             await pause(s.gap_left(workflow.now()), lambda: elsewhere() or soon(), "more ends")
         if elsewhere():
-            raise Interrupted
+            raise StepInterrupted
 
     async def _recorded(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audits.parents import source
-from crawler_lifecycle.activities.audits.settling import PAGE, AuditPage, AuditPart, Found, Settling
+from crawler_lifecycle.activities.audits.settling import PAGE, AuditPage, AuditPart, FindingRepair, Settling
 from crawler_lifecycle.activities.shared import activity_named, alive, beating
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditRules, FindingKind, LiveParent
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 
 from ..domain.decision import Decision
 from ..domain.definition import ScheduleSpec
-from ..ports import Noted, ScheduleRow
+from ..ports import NotedFirings, ScheduleRow
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
@@ -48,10 +48,10 @@ class ScheduleAudit:
         """
         with beating():
             rows = self.store.schedules.page(int(page.after or 0), PAGE, deleted=True)
-            found = list[Found]()
+            found = list[FindingRepair]()
             for row in rows:
                 alive()
-                found += [Found(finding, partial(self._note, row)) for finding in self._judged_schedule(row)]
+                found += [FindingRepair(finding, partial(self._note, row)) for finding in self._judged_schedule(row)]
             settling = Settling(self.store.findings, self.rules, self.clock())
             return settling.settle(found, page, [row.schedule_id for row in rows])
 
@@ -102,14 +102,14 @@ def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
     return now - timedelta(seconds=spec.catch_up_s + spec.jitter_s + SETTLE_S)
 
 
-def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> Noted:
+def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> NotedFirings:
     """Record a firing for each past due time whose workflow will not record one any more. Returns how many."""
     until = settled_until(ScheduleSpec.read(row.definition), now)
-    total = Noted()
+    total = NotedFirings()
     more = True
     while more:
         noted = schedules.note_due(row.schedule_id, until)
         meters.count(meters.SCHEDULE_DUE, noted.missed, decision=Decision.MISSED.value)
         meters.count(meters.SCHEDULE_DUE, noted.paused, decision=Decision.PAUSED.value)
-        total, more = Noted(total.missed + noted.missed, total.paused + noted.paused), noted.more
+        total, more = NotedFirings(total.missed + noted.missed, total.paused + noted.paused), noted.more
     return total

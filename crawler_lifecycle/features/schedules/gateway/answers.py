@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.due_ids import NAME_MAX, due_request_id, due_workf
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 
 from ..domain.calendar import ClockEffect
@@ -156,7 +156,7 @@ class ScheduleViews:
     """Reads schedules for answers: one schedule, its future due times, and its firings."""
 
     schedules: ScheduleStore
-    blocked: Blocked
+    blocked: BlockedRuns
     clock: Clock
 
     def of(self, row: ScheduleRow) -> Schedule:

@@ -29,7 +29,7 @@ from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, NAME_MA
 from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
 from crawler_lifecycle.features.managers.gateway.requests import NAME_PATTERN, StartManager
 from crawler_lifecycle.gateway.named import NamedCommands
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, notify, sentences
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, CommandResult, notify, sentences
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
 from crawler_lifecycle.web.turns import in_turn
@@ -156,7 +156,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
 
     noun = "schedule"
 
-    async def put(self, name: str, body: PutSchedule) -> Commanded[ScheduleRow]:
+    async def put(self, name: str, body: PutSchedule) -> CommandResult[ScheduleRow]:
         """Create a schedule, or change its definition. A repeat changes nothing."""
         check_schedule_name(name)
         spec = await in_turn(math.inf if body.graph else 0, body.spec)
@@ -182,7 +182,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
 
     async def trigger(
         self, name: str, body: AskSchedule, seen: datetime | None = None, key: str | None = None
-    ) -> Commanded[list[DueRow]]:
+    ) -> CommandResult[list[DueRow]]:
         """Fire the schedule now, at most once a second. Return the firing. A repeat with the same ``key`` finds it.
 
         Raises ``NotInThisState`` if a person asked for a firing after ``seen``, or if another key has fired it in this
@@ -192,7 +192,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         before = None if key is None else await run_in_threadpool(self.store.asked_due, name, key)
         now = self.clock().replace(microsecond=0)
         lines, note = await self._ask(name, [now], body.requested_by, "triggered", seen, key)
-        return Commanded(lines, fresh=before is None, note=note)
+        return CommandResult(lines, fresh=before is None, note=note)
 
     async def backfill(self, name: str, body: Backfill) -> tuple[list[DueRow], str | None]:
         """Start the due times of a time window that started nothing. Return their firings, and a note if any."""
@@ -233,8 +233,8 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
 
         return lines, await notify(begin(), f"the firings of schedule {name}", BY_AUDIT)
 
-    async def _kept(self, row: ScheduleRow, fresh: bool = True, note: str | None = None) -> Commanded[ScheduleRow]:
+    async def _kept(self, row: ScheduleRow, fresh: bool = True, note: str | None = None) -> CommandResult[ScheduleRow]:
         keeper = ScheduleKeeper(self.store, self.workflows, self.clock)
         later = await notify(keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
         found = await run_in_threadpool(self.store.get, row.name)
-        return Commanded(found or row, fresh, sentences(note, later))
+        return CommandResult(found or row, fresh, sentences(note, later))

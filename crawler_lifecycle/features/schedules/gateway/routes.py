@@ -13,7 +13,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import OfProject, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.web.problems import JsonBody
 
@@ -46,7 +46,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     commands = gateway.schedule_commands
     views = gateway.schedule_views
 
-    async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
+    async def answer(done: CommandResult[ScheduleRow]) -> AcceptedSchedule:
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
     @app.put("/v1/schedules/{name}")

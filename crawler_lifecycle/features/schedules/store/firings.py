@@ -25,7 +25,7 @@ from crawler_lifecycle.store.runs.tables import run_history
 
 from ..domain.decision import Decision
 from ..domain.definition import ScheduleSpec, TargetKind, kind_of
-from ..ports import DueRow, Noted, TargetRef
+from ..ports import DueRow, NotedFirings, TargetRef
 from .tables import schedule, schedule_due
 
 BEGINS = [one.value for one in Decision if one.begins]
@@ -37,7 +37,9 @@ _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
     TargetKind.MANAGER: (manager.c.manager_id, manager.c.status, manager.c.stop_requested_at.is_not(None)),
     TargetKind.GRAPH: (graph.c.graph_id, graph.c.state, graph.c.state == GraphState.CANCELLED),
 }
-OVER = {one.value for one in RunStatus if one.terminal} | {one.value for one in GraphState if one.final}
+OVER = {status.value for status in RunStatus if status.terminal} | {
+    status.value for status in GraphState if status.final
+}
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
 DELETED = "its schedule was deleted before it began"
 UNFIRED = "Temporal did not fire at this time; Backfill begins it (crawlctl schedule backfill)"
@@ -115,7 +117,7 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
     return [event_of(row, [{**firing, **failed} for firing in firings.values()], now)]
 
 
-def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) -> tuple[Noted, list[Row]]:
+def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) -> tuple[NotedFirings, list[Row]]:
     """Write a firing for each due time without one, from the last check until ``until``, at most 1,000 at a time.
 
     Returns the numbers of new firings and the events to append.
@@ -135,7 +137,7 @@ def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) 
         row["checked_until"] = until
     missed = [firing for firing in firings if firing["decision"] == Decision.MISSED]
     events = [event_of(row, missed, now)] if missed else []
-    return Noted(len(missed), len(firings) - len(missed), last is not None), events
+    return NotedFirings(len(missed), len(firings) - len(missed), last is not None), events
 
 
 def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[datetime], datetime | None]:

@@ -26,7 +26,7 @@ from ..domain.decision import (
 from ..domain.definition import Overlap, ScheduleSpec
 from ..ports import (
     DueRow,
-    Noted,
+    NotedFirings,
     PreviousTarget,
     ScheduleCounts,
     ScheduleRow,
@@ -240,7 +240,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             row = conn.execute(select(schedule).where(_s.schedule_id == schedule_id)).mappings().one()
             return firings.unfired_times(conn, row, until)[0]
 
-    def note_due(self, schedule_id: int, until: datetime) -> Noted:
+    def note_due(self, schedule_id: int, until: datetime) -> NotedFirings:
         """Write a firing for each due time until ``until`` that has none, at most 1,000 at a time.
 
         The decision is ``paused`` for due times during a pause, and ``missed`` for all others.
@@ -249,7 +249,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             query = select(schedule).where(_s.schedule_id == schedule_id).with_for_update()
             row = conn.execute(query).mappings().one_or_none()
             if row is None or row["deleted_at"] is not None:
-                return Noted()
+                return NotedFirings()
             noted, tell = firings.note(conn, dict(row), until, self._clock())
             append_events(conn, tell)
             return noted

@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import check_kept
 from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT
 from crawler_lifecycle.gateway.streams.logs import find_task
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.web.problems import MEDIA_TYPE
 
 from .forms import Form, read_form, refused
@@ -74,7 +74,7 @@ def add_scrapyd(app: FastAPI, gateway: Gateway) -> None:
         response_class=PlainTextResponse,
         include_in_schema=False,
     )
-    async def log(project: str, spider: str, job: str) -> Streamed:
+    async def log(project: str, spider: str, job: str) -> StreamedResponse:
         row = await jobs.run_of(project, spider, job)
         task = await run_in_threadpool(find_task, gateway.store.tasks, check_kept(row).ref, None)
         chunks = await reader.read(task, LINES_MAX, follow=False)

@@ -14,7 +14,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 
 from ..domain.definition import NAME_MAX, shown, webhook_workflow_id
 from ..ports import WebhookDelivery, WebhookRow
@@ -101,7 +101,7 @@ class WebhookViews:
     """Reads webhooks for answers: one webhook and its deliveries."""
 
     webhooks: WebhookStore
-    blocked: Blocked
+    blocked: BlockedRuns
     clock: Clock
 
     def of(self, row: WebhookRow) -> Webhook:

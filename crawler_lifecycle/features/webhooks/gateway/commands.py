@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.named import NamedCommands
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, notify, sentences
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, CommandResult, notify, sentences
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
 
@@ -101,7 +101,7 @@ class WebhookCommands(NamedCommands[WebhookRow]):
 
     noun = "webhook"
 
-    async def put(self, name: str, body: PutWebhook) -> Commanded[WebhookRow]:
+    async def put(self, name: str, body: PutWebhook) -> CommandResult[WebhookRow]:
         """Create a webhook, or change its definition. A repeat changes nothing."""
         check_webhook_name(name)
         before = await self.seen(name)
@@ -122,8 +122,8 @@ class WebhookCommands(NamedCommands[WebhookRow]):
         begun = self.workflows.start_for(WebhookOrder(name), webhook_workflow_id(name))
         return event, await notify(begun, f"webhook {name}", BY_AUDIT)
 
-    async def _kept(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
+    async def _kept(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> CommandResult[WebhookRow]:
         name = row.name
         begun = self.workflows.start_for(WebhookOrder(name), webhook_workflow_id(name), wake=True)
         later = await notify(begun, f"webhook {name}", BY_AUDIT)
-        return Commanded(row, fresh, sentences(note, later))
+        return CommandResult(row, fresh, sentences(note, later))

@@ -13,7 +13,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import OfProject, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.web.problems import JsonBody
 
 from ..ports import WebhookRow
@@ -44,7 +44,7 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     commands = gateway.webhook_commands
     views = gateway.webhook_views
 
-    def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
+    def answer(done: CommandResult[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
 
     @app.put("/v1/webhooks/{name}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.api.lists import Listed
-from crawler_lifecycle.gateway.api.paging import Searched
+from crawler_lifecycle.gateway.api.lists import ResultPage
+from crawler_lifecycle.gateway.api.paging import SearchParameters
 from crawler_lifecycle.gateway.page.parts.rendering import next_page, query
 from crawler_lifecycle.subjects import Subject, total_words
 
@@ -55,7 +55,7 @@ class Chooser:
     fields: Sequence[str] = ("search",)
     """Filters with a field of their own in the form. The others are kept in it, hidden."""
 
-    def shown(self, filters: Searched, known: Mapping[str, Sequence[str]], token: str | None) -> dict[str, Any]:
+    def shown(self, filters: SearchParameters, known: Mapping[str, Sequence[str]], token: str | None) -> dict[str, Any]:
         """Return the values of ``list_tools.html`` and of the heads of the table. ``known``: values of filters that
         exist."""
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
@@ -67,7 +67,9 @@ class Chooser:
             "views": [Choice(word, self.path + query(one), dict(asked) == one) for word, one in self.presets.items()],
         }
 
-    def listed(self, filters: Searched, page: Listed, total: tuple[int, bool], acts: Sequence[str]) -> dict[str, Any]:
+    def listed(
+        self, filters: SearchParameters, page: ResultPage, total: tuple[int, bool], acts: Sequence[str]
+    ) -> dict[str, Any]:
         """Return the values of ``list.html``. ``acts``: what the caller may do with chosen rows."""
         rows = [one.model_dump() for one in getattr(page, self.subject.plural)]
         own = {"rows": rows, "note": page.note, "total": total_words(*total), "acts": acts}

@@ -25,7 +25,7 @@ from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.runs.day import FRESH_S
 from crawler_lifecycle.gateway.page.runs.overview import Overview
 from crawler_lifecycle.gateway.runs.answers import RunPage
-from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
+from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.ports.runs import RunRow, RunTasks
@@ -88,7 +88,7 @@ def outcome_of(run_id: int, done: bool, text: str) -> Outcome:
     return Outcome(f"run {run_id}", f"/runs/{run_id}", done, text)
 
 
-async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> Commanded[RunRow]:
+async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> CommandResult[RunRow]:
     own = asked.action.body
     match asked.action.path:
         case "stop":

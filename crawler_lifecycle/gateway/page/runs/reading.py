@@ -23,7 +23,7 @@ from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, logged_task, missing
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
-from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
@@ -68,7 +68,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         return answer(request, "log.html", lines=LINES, at_error=choice.at_error, **values)
 
     @app.get("/runs/{run_id}/log/whole")
-    async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> Streamed:
+    async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> StreamedResponse:
         """Send the whole log of a task up to now, byte by byte."""
         asked = await logged_task(reader, run_id, choice.task)
         named = f'attachment; filename="run-{run_id}-task-{asked.ref.task_id}.log"'

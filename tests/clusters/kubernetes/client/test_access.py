@@ -15,7 +15,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client import credentials
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import NoAnswer, Unauthorised
+from crawler_lifecycle.clusters.kubernetes.client.errors import CredentialsRejected, NoAnswer
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.domain.errors import InvalidRequest
 from tests.kubernetes.cluster.pki import Authority
@@ -122,7 +122,7 @@ def test_the_file_of_a_token_is_read_again_after_a_refusal(server: FakeApiServer
     assert _listed(api) == 0  # between two rotations: the last one still holds
     server.tokens = {"third"}
     with pytest.raises(
-        Unauthorised, match=r"the credentials cannot be read again: kubeconfig .* cannot be used; .*token"
+        CredentialsRejected, match=r"the credentials cannot be read again: kubeconfig .* cannot be used; .*token"
     ):
         _listed(api)
 
@@ -240,10 +240,10 @@ def test_a_renewed_client_certificate_is_used_after_a_refusal(tmp_path: Path, au
         api.listing(api.jobs_path(), Job)
         before = api._wire._access.current()[0].certificates
         server.tokens = set()  # whoever shows no token is refused now: a certificate that ran out
-        with pytest.raises(Unauthorised):
+        with pytest.raises(CredentialsRejected):
             api.listing(api.jobs_path(), Job)
         authority.issue("client")
-        with pytest.raises(Unauthorised):
+        with pytest.raises(CredentialsRejected):
             api.listing(api.jobs_path(), Job)
         assert server.count() == 4  # shown once more, because there was something else to show
         assert api._wire._access.current()[0].certificates != before
@@ -278,7 +278,7 @@ def test_new_credentials_never_lead_to_another_server(server: FakeApiServer, tmp
         (tmp_path / "kubeconfig").write_text(other.kubeconfig(token="new").read_text())
         words = f"names the server {other.url} now, but this process began with {server.url}; restart this process"
         for _ in range(2):
-            with pytest.raises(Unauthorised, match=words):
+            with pytest.raises(CredentialsRejected, match=words):
                 api.listing(api.jobs_path(), Job)
         server.kubeconfig(token="new")
         assert _listed(api) == 0

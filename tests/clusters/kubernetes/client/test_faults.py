@@ -14,12 +14,12 @@ from crawler_lifecycle.clusters.kubernetes.client.deadlines import Call, Calls
 from crawler_lifecycle.clusters.kubernetes.client.errors import (
     ApiError,
     Conflict,
-    Expired,
+    CredentialsRejected,
     NoAnswer,
     NotFound,
-    Refused,
-    Throttled,
-    Unauthorised,
+    PositionExpired,
+    RequestRefused,
+    TooManyRequests,
     Unreadable,
 )
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
@@ -69,13 +69,18 @@ FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
     ("a Status with 200", Garbage(b'{"kind":"Status","metadata":{},"items":[]}'), Unreadable, "it is a Status"),
     ("no items", Garbage(b'{"kind":"PodList","metadata":{"resourceVersion":"1"}}'), Unreadable, "`items`"),
     ("no version", Garbage(b'{"kind":"PodList","metadata":{},"items":[]}'), Unreadable, "no resourceVersion"),
-    ("429", throttled(None), Throttled, "asks us to slow down"),
-    ("429 Retry-After", throttled("7"), Throttled, "asks us to wait 7 s"),
-    ("403", Answer(403, RIGHT), Refused, "needs permission to list pods in namespace crawls (403): pods is forbidden"),
-    ("403 other", Answer(403, QUOTA), Refused, "does not allow us to list pods in namespace crawls (403)"),
+    ("429", throttled(None), TooManyRequests, "asks us to slow down"),
+    ("429 Retry-After", throttled("7"), TooManyRequests, "asks us to wait 7 s"),
+    (
+        "403",
+        Answer(403, RIGHT),
+        RequestRefused,
+        "needs permission to list pods in namespace crawls (403): pods is forbidden",
+    ),
+    ("403 other", Answer(403, QUOTA), RequestRefused, "does not allow us to list pods in namespace crawls (403)"),
     ("404", Answer(404), NotFound, "(404)"),
     ("409", Answer(409), Conflict, "(409)"),
-    ("422", Answer(422), Refused, "refuses this"),
+    ("422", Answer(422), RequestRefused, "refuses this"),
     ("500", Answer(500, "etcdserver: request timed out"), ApiError, "now (500): etcdserver: request timed out"),
     ("redirect", Answer(302, headers={"Location": "http://127.0.0.1:1/"}), ApiError, "(302)"),
     ("an odd status", Answer(299 + 1), ApiError, "(300)"),
@@ -163,7 +168,7 @@ def test_a_restarted_server_is_found_again(api: Api, server: FakeApiServer) -> N
 )
 def test_a_wish_to_wait_is_bounded(api: Api, server: FakeApiServer, header: str, seconds: float | None) -> None:
     server.faults.add("GET", r"/pods\?", throttled(header))
-    with pytest.raises(Throttled) as caught:
+    with pytest.raises(TooManyRequests) as caught:
         api.listing(api.pods_path(), Pod)
     assert caught.value.retry_after_s == seconds
 
@@ -179,7 +184,7 @@ def test_what_the_server_says_of_its_reasons_is_kept(api: Api, server: FakeApiSe
     space = server.add_namespace("going")
     server.store.update(NAMESPACES, ("", "going"), lambda found: found["status"].update(phase="Terminating"))
     api.namespace = space["metadata"]["name"]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         api.post(api.jobs_path(), job("a"))
     assert (caught.value.status, caught.value.reason, caught.value.causes) == (
         403,
@@ -193,10 +198,10 @@ def test_an_error_survives_the_way_between_processes(api: Api, server: FakeApiSe
     import pickle
 
     server.faults.add("GET", r"/pods\?", throttled("7"))
-    with pytest.raises(Throttled) as caught:
+    with pytest.raises(TooManyRequests) as caught:
         api.listing(api.pods_path(), Pod)
     again = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is Throttled
+    assert type(again) is TooManyRequests
     assert (str(again), again.status, again.retry_after_s) == (str(caught.value), 429, 7)
 
 
@@ -236,7 +241,7 @@ def test_a_list_that_never_stays_together_is_an_error_and_no_part_of_it_an_answe
     api: Api, five: FakeApiServer
 ) -> None:
     five.faults.add("GET", "continue=", Answer(410, "too old", "Expired"), times=None)
-    with pytest.raises(Expired, match=r"list jobs in namespace crawls \(410\): too old"):
+    with pytest.raises(PositionExpired, match=r"list jobs in namespace crawls \(410\): too old"):
         _names(api)
     assert len(five.requests) == 6
 
@@ -248,7 +253,7 @@ def test_pages_of_two_moments_are_no_list(api: Api, five: FakeApiServer) -> None
     five.faults.add("GET", "continue=", Mutate(another_moment))
     assert len(_names(api)) == 5
     five.faults.add("GET", "continue=", Mutate(another_moment), times=None)
-    with pytest.raises(Expired, match="are of different versions"):
+    with pytest.raises(PositionExpired, match="are of different versions"):
         _names(api)
 
 
@@ -257,7 +262,7 @@ def test_an_object_on_two_pages_is_no_list(api: Api, five: FakeApiServer) -> Non
         body["items"][0]["metadata"]["name"] = "job-0"
 
     five.faults.add("GET", "continue=", Mutate(first_again), times=None)
-    with pytest.raises(Expired, match="overlap: job-0 is in them twice"):
+    with pytest.raises(PositionExpired, match="overlap: job-0 is in them twice"):
         _names(api)
 
 
@@ -330,7 +335,7 @@ def test_an_object_without_identity_spoils_the_list(api: Api, five: FakeApiServe
 def test_a_401_reads_the_credentials_again_and_then_says_so(api: Api, server: FakeApiServer) -> None:
     api.listing(api.jobs_path(), Job)
     server.tokens = {"new"}
-    with pytest.raises(Unauthorised) as caught:
+    with pytest.raises(CredentialsRejected) as caught:
         api.listing(api.jobs_path(), Job)
     assert caught.value.status == 401
     assert "rejects our credentials: list jobs in namespace crawls (401): Unauthorized" in str(caught.value)
@@ -363,7 +368,7 @@ def test_many_threads_with_one_refusal_read_once(api: Api, server: FakeApiServer
     def wrong(_: int) -> bool:
         try:
             api.listing(api.jobs_path(), Job)
-        except Unauthorised:
+        except CredentialsRejected:
             return True
         return False
 
@@ -377,7 +382,9 @@ def test_a_kubeconfig_that_is_gone_when_it_is_needed_again_is_told(api: Api, ser
     api.listing(api.jobs_path(), Job)
     server.tokens = {"new"}
     (server.folder / "kubeconfig").write_text("{")
-    with pytest.raises(Unauthorised, match=r"the credentials cannot be read again: kubeconfig .* cannot be used"):
+    with pytest.raises(
+        CredentialsRejected, match=r"the credentials cannot be read again: kubeconfig .* cannot be used"
+    ):
         api.listing(api.jobs_path(), Job)
 
 

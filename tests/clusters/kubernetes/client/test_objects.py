@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.clusters.kubernetes.client.errors import (
     ApiError,
-    Asked,
+    ApiRequest,
     Unreadable,
     decode_status,
     from_status,
@@ -225,7 +225,7 @@ def test_no_part_of_an_object_is_one(cut: int) -> None:
 
 @given(status=st.integers(300, 599), body=st.binary(max_size=300) | _ANY.map(_json), header=st.text(max_size=30))
 def test_any_refusal_is_an_error_in_words(status: int, body: bytes, header: str) -> None:
-    asked = Asked("POST", "/apis/batch/v1/namespaces/crawls/jobs")
+    asked = ApiRequest("POST", "/apis/batch/v1/namespaces/crawls/jobs")
     error = from_status(asked, status, decode_status(body), retry_after(header))
     assert isinstance(error, ApiError)
     assert error.status == status
@@ -256,4 +256,4 @@ def test_a_date_to_come_back_at() -> None:
     ],
 )
 def test_requests_are_spoken_of_in_words(method: str, path: str, watching: bool, gesture: str) -> None:
-    assert Asked(method, path, watching).gesture == gesture
+    assert ApiRequest(method, path, watching).gesture == gesture

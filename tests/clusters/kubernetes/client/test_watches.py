@@ -10,10 +10,10 @@ import pytest
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import (
     ApiError,
-    Expired,
     NoAnswer,
-    Refused,
-    Throttled,
+    PositionExpired,
+    RequestRefused,
+    TooManyRequests,
     Unreadable,
 )
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
@@ -91,7 +91,7 @@ def test_a_place_that_is_forgotten_is_told_within_the_stream(
     server: FakeApiServer, jobs: Callable[..., Watch], reason: str
 ) -> None:
     server.faults.add("GET", "watch=true", StreamError(410, reason))
-    with pytest.raises(Expired, match=r"watch jobs in namespace crawls \(410\): too old resource version"):
+    with pytest.raises(PositionExpired, match=r"watch jobs in namespace crawls \(410\): too old resource version"):
         next(jobs())
 
 
@@ -99,16 +99,16 @@ def test_the_servers_own_forgetting(api: Api, server: FakeApiServer, jobs: Calla
     version = api.listing(api.jobs_path(), Job).resource_version
     api.post(api.jobs_path(), job("a"))
     server.store.compact()
-    with pytest.raises(Expired):
+    with pytest.raises(PositionExpired):
         next(jobs(resource_version=version))
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Answer(410, "too old", "Expired"), Expired),
-        (Answer(403, "no"), Refused),
-        (throttled("3"), Throttled),
+        (Answer(410, "too old", "Expired"), PositionExpired),
+        (Answer(403, "no"), RequestRefused),
+        (throttled("3"), TooManyRequests),
         (Answer(500), ApiError),
         (Silence(), NoAnswer),
     ],
@@ -135,7 +135,7 @@ def test_a_watch_that_does_not_begin(
         (Garbage(b'{"type":"ADDED","object":{}}\n'), Unreadable, "no resourceVersion"),
         (Garbage(b'{"type":"RENAMED","object":{"metadata":{"resourceVersion":"7"}}}\n'), Unreadable, "'RENAMED'"),
         (Garbage(b'{"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd"}}\n'), ApiError, "etcd"),
-        (Garbage(b'{"type":"ERROR","object":{"kind":"Status","code":429}}\n'), Throttled, "429"),
+        (Garbage(b'{"type":"ERROR","object":{"kind":"Status","code":429}}\n'), TooManyRequests, "429"),
         (Garbage(b'{"type":"ERROR","object":7}\n'), ApiError, "(500)"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.ports.runs import Deployed, QueuedTask
+from crawler_lifecycle.ports.runs import DeployedTask, QueuedTask
 from tests.clusters.local.local_bench import wait_until
 from tests.support.job_cases import Rules, crawler, deployment
 from tests.support.kube_api import FakeApiServer, Silence
@@ -51,12 +51,12 @@ class Bench:
 
     def deploy(
         self, tasks: int | list[QueuedTask] = 1, by: KubernetesDeployer | None = None, **asked: Any
-    ) -> list[Deployed]:
+    ) -> list[DeployedTask]:
         page = [QueuedTask(70 + n, n, {}) for n in range(tasks)] if isinstance(tasks, int) else tasks
         whole = deployment(**{"tasks": page, "expires_at": self.now + timedelta(seconds=25), **asked})
         return (by or self.deployer()).deploy(whole, self.crawler)
 
-    def one(self, **more: Any) -> Deployed:
+    def one(self, **more: Any) -> DeployedTask:
         [answer] = self.deploy(**more)
         return answer
 

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Refused, Throttled, Unauthorised
+from crawler_lifecycle.clusters.kubernetes.client.errors import (
+    ApiError,
+    CredentialsRejected,
+    RequestRefused,
+    TooManyRequests,
+)
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import PATIENCE, THREADS
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
@@ -402,12 +407,12 @@ def test_a_namespace_that_is_being_deleted_defers_and_says_so(bench: Bench) -> N
 
 def test_our_own_missing_right_fails_no_run(bench: Bench) -> None:
     bench.server.deny("create", "jobs")
-    with pytest.raises(Refused, match="needs permission to create jobs in namespace crawls"):
+    with pytest.raises(RequestRefused, match="needs permission to create jobs in namespace crawls"):
         bench.one()
     bench.server.allow("create", "jobs")
     bench.server.deny("get", "jobs")
     assert bench.one().state == "created"
-    with pytest.raises(Refused, match="needs permission to get jobs"):
+    with pytest.raises(RequestRefused, match="needs permission to get jobs"):
         bench.one()
 
 
@@ -436,12 +441,12 @@ def test_a_manifest_that_will_never_be_taken_is_refused_in_the_servers_words(
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Answer(401), Unauthorised),
-        (throttled("3"), Throttled),
-        (throttled(None), Throttled),
+        (Answer(401), CredentialsRejected),
+        (throttled("3"), TooManyRequests),
+        (throttled(None), TooManyRequests),
         (Answer(404, 'namespaces "crawls" not found'), ApiError),
-        (Answer(403, "something that nobody has heard of", "Forbidden"), Refused),
-        (Answer(400, "<html>a proxy</html>", "-"), Refused),
+        (Answer(403, "something that nobody has heard of", "Forbidden"), RequestRefused),
+        (Answer(400, "<html>a proxy</html>", "-"), RequestRefused),
     ],
 )
 def test_what_says_nothing_about_the_task_is_an_outage(bench: Bench, fault: Answer, kind: type[ApiError]) -> None:
@@ -551,7 +556,7 @@ def test_one_failed_answer_does_not_keep_the_others_from_being_created(bench: Be
 
 def test_a_page_that_nobody_lets_us_create_is_given_up_soon(bench: Bench) -> None:
     bench.server.deny("create", "jobs")
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         bench.deploy(300)
     assert bench.server.count() <= 2 * THREADS
 
@@ -619,7 +624,7 @@ def test_the_right_to_create_secrets_is_all_it_takes(bench: Bench) -> None:
     by = bench.deployer(task_environment=_tokens)
     assert [bench.one(by=by).state for _ in range(2)] == ["created", "existing"]
     bench.server.deny("create", "secrets")
-    with pytest.raises(Refused, match="needs permission to create secrets in namespace crawls"):
+    with pytest.raises(RequestRefused, match="needs permission to create secrets in namespace crawls"):
         bench.one(by=by)
 
 

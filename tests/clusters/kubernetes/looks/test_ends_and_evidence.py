@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Refused
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, RequestRefused
 from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
@@ -584,7 +584,7 @@ def test_a_right_that_went_first_is_an_error(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
     world.server.deny("patch", "pods")
-    with pytest.raises(Refused, match="needs permission to patch pods"):
+    with pytest.raises(RequestRefused, match="needs permission to patch pods"):
         world.finalizers.release(run_ref(RUN), [world.ref()])
     world.server.allow("patch", "pods")
     world.finalizers.release(run_ref(RUN), [world.ref()])

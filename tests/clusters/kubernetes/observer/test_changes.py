@@ -16,7 +16,7 @@ from crawler_lifecycle.clusters.kubernetes.observer.changes import (
     RUNNING,
     WAITING,
     Changes,
-    Seen,
+    ObjectState,
     TaskKey,
     seen,
 )
@@ -57,7 +57,7 @@ def test_a_usual_life_is_told_twice() -> None:
     (DEAD, seen(RUN, OVER, "deleted", "j"), False),
     (FRESH, seen(RUN, PENDING, "deleted", "j"), True),
 ])  # fmt: skip
-def test_what_is_worth_a_look(before: Seen, after: Seen, told: bool) -> None:
+def test_what_is_worth_a_look(before: ObjectState, after: ObjectState, told: bool) -> None:
     changes = Changes(LONG)
     changes.pod("p", before, 0)
     assert changes.pod("p", after, 1) == ({RUN} if told else set())
@@ -114,11 +114,11 @@ class Story:
     def __init__(self) -> None:
         self.changes = Changes(LONG)
         self.now = 0
-        self.true: dict[str, Seen] = {}
-        self.looked: dict[str, Seen] = {}
+        self.true: dict[str, ObjectState] = {}
+        self.looked: dict[str, ObjectState] = {}
         self.places: dict[tuple[str, int], tuple[int, int]] = {}
-        self.coming: list[tuple[str, Seen | None]] = []
-        self.told: list[tuple[str, Seen | None]] = []
+        self.coming: list[tuple[str, ObjectState | None]] = []
+        self.told: list[tuple[str, ObjectState | None]] = []
 
     def step(self, kind: str, number: int, ahead: int, fate: str) -> None:
         """One object moves on, and the watch tells it at once, later, once more with what it told before, or never:
@@ -147,7 +147,7 @@ class Story:
             for uid, state in coming:
                 self._look(self._deliver(uid, state))
 
-    def _deliver(self, uid: str, state: Seen | None) -> set[TaskKey]:
+    def _deliver(self, uid: str, state: ObjectState | None) -> set[TaskKey]:
         return self.changes.one(Pod if uid.startswith("pod") else Job, uid, state, self.now)
 
     def _look(self, tasks: set[TaskKey]) -> None:
@@ -165,7 +165,7 @@ class Story:
         self.now += int(LONG) + 1
         self._look(self.changes.slow(self.now))
 
-    def unseen(self, kind: str) -> list[tuple[str, Seen | None, Seen | None]]:
+    def unseen(self, kind: str) -> list[tuple[str, ObjectState | None, ObjectState | None]]:
         """What no look has seen as it is now. An end is seen once, whatever follows it."""
         found = []
         for uid in {uid for uid in (*self.true, *self.looked) if uid.startswith(kind)}:

@@ -11,7 +11,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, Seen, TaskKey, pod_seen
+from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, ObjectState, TaskKey, pod_seen
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
 from tests.clusters.local.local_bench import wait_until
@@ -51,7 +51,7 @@ class Looks:
     def __init__(self, reader: Api, met: set[str]) -> None:
         self.reader = reader
         self.met = met
-        self.seen: dict[int, dict[str, Seen]] = {}
+        self.seen: dict[int, dict[str, ObjectState]] = {}
         self._told: set[int] = set()
         self._lock = threading.Lock()
 
@@ -67,14 +67,14 @@ class Looks:
             true = self.true()
             self.seen |= {run_id: true.get(run_id, {}) for run_id in told}
 
-    def true(self) -> dict[int, dict[str, Seen]]:
-        found: dict[int, dict[str, Seen]] = {}
+    def true(self) -> dict[int, dict[str, ObjectState]]:
+        found: dict[int, dict[str, ObjectState]] = {}
         for pod in self.reader.listing(self.reader.pods_path(), Pod).items:
             if (state := pod_seen(pod)) is not None:
                 found.setdefault(state.key[0], {})[pod.metadata.uid] = state
         return found
 
-    def unseen(self) -> list[tuple[int, dict[str, Seen], dict[str, Seen]]]:
+    def unseen(self) -> list[tuple[int, dict[str, ObjectState], dict[str, ObjectState]]]:
         """Runs whose last look saw something else than what is true. An end needs to be seen once.
 
         A look may see a pod that comes and goes between two lists while the observer is blind. Nobody can tell its end:
@@ -95,7 +95,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     found: set[str] = set()
     take = Changes.pod
 
-    def pod(self: Changes, uid: str, pod: Seen, now: float) -> set[TaskKey]:
+    def pod(self: Changes, uid: str, pod: ObjectState, now: float) -> set[TaskKey]:
         found.add(uid)
         return take(self, uid, pod, now)
 
