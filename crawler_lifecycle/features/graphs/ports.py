@@ -122,7 +122,7 @@ class StepOutline:
     """The fields of a step from which the progress of its graph is computed."""
 
     path: str
-    kind: StepKind
+    kind: str
     state: StepState
     ending: bool
     job: Mapping[str, Any]

@@ -317,6 +317,17 @@ def test_a_picture_folds_what_is_wide(world: World, client: TestClient) -> None:
     assert client.get("/v1/graphs/g/picture?format=dot").text.startswith("digraph")
 
 
+def test_a_step_of_a_kind_of_another_version_is_listed_and_drawn(world: World, client: TestClient) -> None:
+    """After a rollback, rows of the newer version stay."""
+    sent(world, client, [step("a"), step("b", "a")])
+    with world.store.database.writing() as conn:
+        conn.execute(text("UPDATE graph_step SET kind = 'survey' WHERE path = 'b'"))
+    assert [one["kind"] for one in client.get("/v1/graphs/g/steps").json()["steps"]] == ["function", "survey"]
+    nodes = client.get("/v1/graphs/g/picture").json()["nodes"]
+    assert [(one["kind"], one["label"]) for one in nodes] == [("function", "work"), ("survey", "")]
+    assert client.get("/graphs/g").status_code == 200
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 

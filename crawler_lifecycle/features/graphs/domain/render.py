@@ -84,8 +84,9 @@ class Picture:
 
 
 def label(step: DrawnStep) -> str:
-    """Return the name of a step's work: its worker, function, crawler or manager; empty for a graph."""
-    return STEP_RULES[StepKind(step.kind)].label(step.job)
+    """Return the name of a step's work: its worker, function, crawler or manager; empty for a graph, and for a kind of
+    another version."""
+    return STEP_RULES[StepKind(step.kind)].label(step.job) if step.kind in STEP_RULES else ""
 
 
 def picture(

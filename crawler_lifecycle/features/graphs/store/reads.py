@@ -18,7 +18,7 @@ from crawler_lifecycle.store.columns import json_text
 from ..domain.engine import Graph
 from ..domain.kinds import CONTAINING
 from ..domain.rows import StepFacts
-from ..domain.spec import DEPTH_MAX, GraphState, StepKind, StepState
+from ..domain.spec import DEPTH_MAX, GraphState, StepState
 from ..ports import GraphRow, StepOutline, StepRow
 from .rows import GRAPH, LISTED, STATES, graph_row, step_row
 from .tables import graph, graph_result, graph_step
@@ -99,7 +99,7 @@ class GraphReads(GraphPart):
         with self._db.reading() as conn:
             rows = conn.execute(query.with_hint(*PRIMARY)).all()
         return [
-            StepOutline(path, StepKind(kind), STATES[state], bool(ending), job or {}, started_at, ended_at)
+            StepOutline(path, kind, STATES[state], bool(ending), job or {}, started_at, ended_at)
             for _, path, kind, state, ending, job, started_at, ended_at in rows
         ]
 
@@ -209,7 +209,7 @@ def _given(row: Row) -> StepFacts:
     return StepFacts(
         number=row["number"],
         path=row["path"],
-        kind=StepKind(row["kind"]),
+        kind=row["kind"],
         state=STATES[row["state"]],
         graft=bool(_shape(row).get("graft", False)),
         attached=row["graft_digest"] is not None,
