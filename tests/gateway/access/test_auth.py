@@ -126,7 +126,7 @@ def test_guesses_at_every_door_are_slowed_down_together_and_a_right_token_gets_i
         lambda token: door.get("/listjobs.json", headers=basic(token)),
         lambda token: door.post("/login", data={"token": token}, headers={"Origin": BASE}, follow_redirects=False),
     )
-    for n in range(12):
+    for n in range(20):
         doors[n % 4](f"crawl_{n}")
     for ask in (doors[0], doors[2], doors[3]):
         answer = ask("crawl_wrong")

@@ -348,7 +348,9 @@ def test_who_comes_back_too_often_does_not_make_us_send_the_secret(desk: Desk, m
     statuses = Counter(one.status_code for one in answers)
     assert set(statuses) == {401, 429}
     assert 20 <= len(sent) == statuses[401] < 40
-    assert int(answers[-1].headers["retry-after"]) >= 1
+    # Not the last answer: on a slow machine another one is allowed meanwhile.
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert int(refused.headers["retry-after"]) >= 1
 
 
 def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_cure(desk: Desk, tmp_path: Path) -> None:

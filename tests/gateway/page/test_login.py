@@ -203,12 +203,12 @@ def test_a_link_on_another_page_still_finds_the_login(door: TestClient, keys: Ke
 
 
 def test_wrong_tokens_are_limited_by_address(door: TestClient, keys: Keys) -> None:
-    answers = [door.post("/login", data={"token": "crawl_wrong"}) for _ in range(13)]
+    answers = [door.post("/login", data={"token": "crawl_wrong"}) for _ in range(20)]
     assert {answer.status_code for answer in answers[:10]} == {401}
     assert "unknown or has expired" in answers[0].text
     assert "crawl_wrong" not in answers[0].text
-    assert answers[-1].status_code == 429
-    assert int(answers[-1].headers["retry-after"]) >= 1
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert int(refused.headers["retry-after"]) >= 1
     log_in(door, keys)  # all people behind one proxy have one address: a stranger's guesses keep nobody out
 
 
