@@ -2,9 +2,9 @@
 
 ``lag`` on kwok and on the real kubelet: from the moment at which the API server showed the container's end to a watch
 of our own, and from the container's own ``finishedAt`` (whole seconds, and about a second before the server hears of
-it), to the commit of the row. ``unwatched`` is the same without an observer. ``stop`` on the real kubelet: from HTTP
-202 to the line that the container prints in its SIGTERM handler, by the stamp of the container runtime, and to the
-proof that it is gone. ``many`` on kwok: a run to its end.
+it), to the commit of the row. ``wide`` is the same for one run of many tasks, ``unwatched`` without an observer.
+``stop`` on the real kubelet: from HTTP 202 to the line that the container prints in its SIGTERM handler, by the stamp
+of the container runtime, and to the proof that it is gone. ``many`` on kwok: a run to its end.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from tests.kubernetes.real.real_world import RUNNER, RealWorld
 IMAGE = "crawl.test/bench:1"
 RUNS_KWOK = size(60, 4)
 RUNS_REAL = size(20, 2)
+WIDE, ENDS, ENDS_PER_S = size(2_000, 20, "BENCHMARK_WIDE"), size(400, 5), 20
 STOPS = size(20, 2)
 #: Seconds between two looks where there is no observer.
 LADDER_S = 15.0
@@ -96,6 +97,7 @@ class BenchWorld(RealWorld):
             self.stack = Stack(Layout(self.folder, only_free_ports=True, **base))
         self.shown: dict[int, float] = {}
         self.finished: dict[int, float] = {}
+        self.shown_tasks: dict[tuple[int, int], float] = {}
         self.api = Api(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)
 
     def note_ends(self) -> None:
@@ -112,6 +114,7 @@ class BenchWorld(RealWorld):
                     continue
                 run_id = int(pod.metadata.labels[labels.RUN])
                 self.shown.setdefault(run_id, now)
+                self.shown_tasks.setdefault((run_id, int(pod.metadata.labels[labels.TASK])), now)
                 main = crawler_container(pod)
                 over = main.state.terminated if main is not None else None
                 if over is not None and over.finished_at is not None:
@@ -144,11 +147,15 @@ class BenchWorld(RealWorld):
         return found
 
     def end_pod(self, run_id: int) -> None:
+        """Let the only pod of a run end."""
+        (pod,) = self.objects(run_id, "pods")
+        self.end_container(pod)
+
+    def end_container(self, pod: dict[str, Any]) -> None:
         """A kubelet's word that the container ended in order, in place of kwok's."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         over = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
         state = {"name": labels.CONTAINER, "state": {"terminated": over, "running": None}}
-        (pod,) = self.objects(run_id, "pods")
         body = {"status": {"phase": "Succeeded", "containerStatuses": [state]}}
         self.cluster.admin.patch(self.path(pod) + "/status", body, kind="strategic-merge")
 
@@ -189,6 +196,27 @@ def lag(world: BenchWorld, count: int, *, real: bool) -> None:
     _line(f"lag on {where}, from the API server showing the end -> row", shown, "p50 0.5 s, p99 1 s")
     _line(f"lag on {where}, from finishedAt -> row", [rows[r] - world.finished[r] for r in run_ids], "p99 3 s")
     asyncio.run(_steps(world, run_ids, statistics.median(shown)))
+
+
+def wide(world: BenchWorld, tasks: int, ends: int) -> None:
+    """Ends of single tasks of one run, ``ENDS_PER_S`` a second, found by the observer."""
+    request = {"crawler": "pretended", "tasks": [{"args": {}}] * tasks, "max_parallel_tasks": tasks, **NEVER}
+    run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
+    count = "SELECT COUNT(*) FROM task_history WHERE run_id = ? AND status = ?"
+    until(lambda: world.query(count, run_id, "RUNNING") == [(tasks,)], f"{tasks} tasks that execute", 1200)
+    pods = {int(pod["metadata"]["labels"][labels.TASK]): pod for pod in world.objects(run_id, "pods")}
+    began = time.monotonic()
+    for number, index in enumerate(random.Random(7).sample(sorted(pods), ends)):
+        time.sleep(max(0.0, began + number / ENDS_PER_S - time.monotonic()))
+        world.end_container(pods[index])
+    until(lambda: world.query(count, run_id, "SUCCEEDED") == [(ends,)], f"{ends} ends on record", 120)
+    sql = (
+        "SELECT task_index, committed_at FROM status_transition JOIN task_history USING (task_id) "
+        "WHERE task_history.run_id = ? AND to_status = 'SUCCEEDED'"
+    )
+    lags = [_epoch(at) - world.shown_tasks[run_id, int(index)] for index, at in world.query(sql, run_id)]
+    what = f"one run of {tasks} tasks on kwok, {ENDS_PER_S} ends a second, from the API server showing the end -> row"
+    _line(what, lags, "p99 2 s")
 
 
 def unwatched(world: BenchWorld, count: int) -> None:
@@ -300,6 +328,7 @@ def on_kwok() -> None:
     """Lag and the long run."""
     with world(real=False, kwok=8) as made:
         lag(made, RUNS_KWOK, real=False)
+        wide(made, WIDE, ENDS)
         many(made, TASKS, PARALLEL)
 
 
