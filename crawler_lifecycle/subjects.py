@@ -221,8 +221,8 @@ def _wide(title: str, cell: Read, *, right: bool = False, page: bool = False) ->
     return Column(title, cell, right, wide=True, on=("page", "terminal") if page else ("terminal",))
 
 
-def _drawn(title: str, cell: Read, *, right: bool = False, wide: bool = False) -> Column:
-    return Column(title, cell, right, wide, on=("terminal",))
+def _drawn(title: str, cell: Read, *, right: bool = False) -> Column:
+    return Column(title, cell, right, on=("terminal",))
 
 
 def _page(title: str, cell: Read, *, right: bool = False) -> Column:
@@ -303,13 +303,8 @@ def pace(row: Document) -> str | None:
 
 
 def _among(name: str) -> Read:
-    """Return a reader of a field's value, with a link to all runs that have it; ``None`` for none and the default."""
-
-    def read(row: Document) -> Cell:
-        value = row.get(name)
-        return None if value in (None, DEFAULT) else Link(value, f"/?{name}={quote(str(value), safe='')}")
-
-    return read
+    """Return a reader of a field's value, with a link to all runs that have it; ``None`` without a value."""
+    return lambda row: Link(row[name], f"/?{name}={quote(str(row[name]), safe='')}") if row.get(name) else None
 
 
 RUN = Subject(
@@ -319,29 +314,29 @@ RUN = Subject(
         # The page draws these columns in its own way, so that a list of runs fits on a telephone.
         _drawn("Run", _itself("runs", "run_id"), right=True),
         _drawn("Crawler", of("crawler")),
-        _drawn("Trigger", of("trigger"), wide=True),
+        _wide("Trigger", of("trigger")),
         _drawn("Status", lambda row: Word(status_word(row), why=_why(row))),
         _drawn("Outcome", of("outcome")),
-        _drawn("Ended by", of("ended_by"), wide=True),
-        _drawn("Stage", of("stage"), wide=True),
+        _wide("Ended by", of("ended_by")),
+        _wide("Stage", of("stage")),
         _drawn("Pages", count("pages"), right=True),
         _drawn("Per min", pace, right=True),
         _drawn("Items", count("items"), right=True),
         _drawn("Errors", count("errors"), right=True),
         _drawn("Verified", at("verified_at")),
-        _drawn("Next look", lambda row: At(row.get("next_look_at")) if _live(row) else None, wide=True),
+        _wide("Next look", lambda row: At(row.get("next_look_at")) if _live(row) else None),
         _drawn("Created", at("created_at")),
-        _drawn("Attempt", of("attempt"), right=True, wide=True),
-        _drawn("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), wide=True),
-        _drawn("Tags", words("tags"), wide=True),
-        _drawn("By", of("requested_by"), wide=True),
-        _drawn("Project", project, wide=True),
-        _drawn("Workflow", first("workflow_id", "owner_workflow_id"), wide=True),
+        _wide("Attempt", of("attempt"), right=True),
+        _wide("Took", lambda row: Took(row.get("started_at"), row.get("ended_at"))),
+        _wide("Tags", words("tags")),
+        _wide("By", of("requested_by")),
+        _wide("Project", project),
+        _wide("Workflow", first("workflow_id", "owner_workflow_id")),
         _drawn("Why", first("blocked", "cause", "waiting_for")),
     ),
     facts=(
         ("project", project),
-        ("pool", _among("pool")),
+        ("pool", lambda row: None if row.get("pool") == DEFAULT else _among("pool")(row)),
         ("flow", _among("flow_id")),
         ("request id", of("request_id")),
         ("uid", of("run_uid")),
@@ -408,7 +403,7 @@ MANAGER = Subject(
     columns=(
         Column("Manager", _itself("managers", "manager_id"), right=True),
         Column("Name", of("name")),
-        Column("Flow", lambda row: Link(row.get("flow_id"), f"/?flow_id={quote(str(row.get('flow_id')), safe='')}")),
+        Column("Flow", _among("flow_id")),
         Column("Runs", first("crawler", "plan")),
         Column("Status", lambda row: Word(manager_state(row), why=_why(row))),
         Column("Outcome", of("outcome")),

@@ -245,6 +245,14 @@ def test_a_run_leads_to_what_began_it(world: World, browser: TestClient) -> None
     assert 'href="/schedules/nightly"' in pages[3]
 
 
+def test_a_run_leads_to_those_that_share_its_flow(browser: TestClient) -> None:
+    """A flow may be called as the default pool and project are, which are not shown."""
+    browser.post("/v1/runs", json={"crawler": "plain", "flow_id": "default"})
+    page = browser.get("/runs/1").text
+    assert '<dt>Flow</dt><dd><a href="/?flow_id=default">default</a></dd>' in page
+    assert not {"<dt>Pool</dt>", "<dt>Project</dt>"} & set(re.findall("<dt>[^<]*</dt>", page))
+
+
 class Squares(HTMLParser):
     """A block of squares as it is seen."""
 
