@@ -85,7 +85,7 @@ CATALOGUE = [
 
 
 class BenchWorld(RealWorld):
-    """A stack with our crawlers, and a watch that notes when the API server showed the end of each run's pod."""
+    """A stack with our crawlers, and a watch that notes when the API server showed the end of each pod."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,9 +95,9 @@ class BenchWorld(RealWorld):
             place = ClusterAccess(self.cluster.kubeconfig, None, self.namespace)
             base: dict[str, Any] = {"database": self.database, "crawlers": catalogue, "kubernetes": place}
             self.stack = Stack(Layout(self.folder, only_free_ports=True, **base))
-        self.shown: dict[int, float] = {}
+        #: Run and index of a task -> when it was shown.
+        self.shown: dict[tuple[int, int], float] = {}
         self.finished: dict[int, float] = {}
-        self.shown_tasks: dict[tuple[int, int], float] = {}
         self.api = Api(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)
 
     def note_ends(self) -> None:
@@ -113,8 +113,7 @@ class BenchWorld(RealWorld):
                 if event.type == "BOOKMARK" or not ended(pod := decode(Pod, event.object)):
                     continue
                 run_id = int(pod.metadata.labels[labels.RUN])
-                self.shown.setdefault(run_id, now)
-                self.shown_tasks.setdefault((run_id, int(pod.metadata.labels[labels.TASK])), now)
+                self.shown.setdefault((run_id, int(pod.metadata.labels[labels.TASK])), now)
                 main = crawler_container(pod)
                 over = main.state.terminated if main is not None else None
                 if over is not None and over.finished_at is not None:
@@ -192,7 +191,7 @@ def lag(world: BenchWorld, count: int, *, real: bool) -> None:
             world.end_pod(run_id)
     rows = world.committed(run_ids, "SUCCEEDED")
     where = "real kubelet" if real else "kwok"
-    shown = [rows[run_id] - world.shown[run_id] for run_id in run_ids]
+    shown = [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids]
     _line(f"lag on {where}, from the API server showing the end -> row", shown, "p50 0.5 s, p99 1 s")
     _line(f"lag on {where}, from finishedAt -> row", [rows[r] - world.finished[r] for r in run_ids], "p99 3 s")
     asyncio.run(_steps(world, run_ids, statistics.median(shown)))
@@ -214,7 +213,7 @@ def wide(world: BenchWorld, tasks: int, ends: int) -> None:
         "SELECT task_index, committed_at FROM status_transition JOIN task_history USING (task_id) "
         "WHERE task_history.run_id = ? AND to_status = 'SUCCEEDED'"
     )
-    lags = [_epoch(at) - world.shown_tasks[run_id, int(index)] for index, at in world.query(sql, run_id)]
+    lags = [_epoch(at) - world.shown[run_id, int(index)] for index, at in world.query(sql, run_id)]
     what = f"one run of {tasks} tasks on kwok, {ENDS_PER_S} ends a second, from the API server showing the end -> row"
     _line(what, lags, "p99 2 s")
 
@@ -226,7 +225,7 @@ def unwatched(world: BenchWorld, count: int) -> None:
     run_ids = world.begin_many(count, "held", seconds, poll_minutes=[LADDER_S / 60])
     rows = world.committed(run_ids, "SUCCEEDED")
     what = f"observer off on the real kubelet, a look every {LADDER_S:g} s, from the API server showing the end -> row"
-    _line(what, [rows[run_id] - world.shown[run_id] for run_id in run_ids], f"never later than {LADDER_S + 2:g} s")
+    _line(what, [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids], f"never later than {LADDER_S + 2:g} s")
 
 
 async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) -> None:
@@ -237,7 +236,7 @@ async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) ->
         ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
         look = None
         async for event in client.get_workflow_handle(str(workflow_id)).fetch_history_events():
-            at = event.event_time.ToMicroseconds() / 1e6 - world.shown[run_id]
+            at = event.event_time.ToMicroseconds() / 1e6 - world.shown[run_id, 0]
             if at <= 0:
                 continue
             if event.HasField("workflow_execution_signaled_event_attributes") and len(signals) <= len(looks):
