@@ -171,7 +171,7 @@ class Workflows:
                 which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
                 order = api.DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
                 with allowing(RPCStatusCode.NOT_FOUND):  # the list may still contain a deleted execution for a moment
-                    await client.workflow_service.delete_workflow_execution(order)
+                    await client.workflow_service.delete_workflow_execution(order, retry=True)
         return len(listed)
 
     async def deliver_event(self, key: str) -> None:
@@ -247,7 +247,7 @@ class Workflows:
                 order.workflow_execution.workflow_id = workflow_id
                 order.workflow_execution_options.priority.priority_key = FIRST
                 order.update_mask.paths.append("priority.priority_key")
-                await client.workflow_service.update_workflow_execution_options(order)
+                await client.workflow_service.update_workflow_execution_options(order, retry=True)
 
     # --- signal and end ------------------------------------------------------------------------------------------
 
@@ -273,11 +273,11 @@ class Workflows:
             with allowing(RPCStatusCode.NOT_FOUND):
                 if found.raw_description.workflow_extended_info.HasField("pause_info"):
                     order = api.UnpauseWorkflowExecutionRequest(**who, workflow_id=workflow_id, reason=reason)
-                    await client.workflow_service.unpause_workflow_execution(order)
+                    await client.workflow_service.unpause_workflow_execution(order, retry=True)
                 if any(step.paused for step in found.raw_description.pending_activities):
                     which = WorkflowExecutionRef(workflow_id=workflow_id)
                     steps = api.UnpauseActivityRequest(**who, execution=which, unpause_all=True)
-                    await client.workflow_service.unpause_activity(steps)
+                    await client.workflow_service.unpause_activity(steps, retry=True)
 
     async def look_now(self, workflow_id: str) -> bool:
         """Ask a workflow for a look now. Return ``False`` if the workflow is not open."""
@@ -331,7 +331,7 @@ class Workflows:
                             id=step.activity_id,
                             keep_paused=True,
                         )
-                        await client.workflow_service.reset_activity(order)
+                        await client.workflow_service.reset_activity(order, retry=True)
 
     async def end(self, workflow: OpenWorkflow, reason: str) -> None:
         """Terminate this chain of executions, but no later chain of the same id. A closed chain is no error."""

@@ -134,7 +134,8 @@ async def _failing(client: Client, found: WorkflowExecutionDescription, schedule
     answer = await client.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(
             namespace=client.namespace, execution=execution, maximum_page_size=_EVENTS
-        )
+        ),
+        retry=True,
     )
     ends = _since_last_success(answer.history.events)
     if not ends:  # more than ``_EVENTS`` events came after the failure

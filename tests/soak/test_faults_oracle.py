@@ -182,7 +182,7 @@ LIES: dict[str, tuple[Forge, str]] = {
         lambda e: e.asks.append(Ask("delete", "d", T, T, 202, 1)),
         "the deletion of run 1 was accepted and is not on record",
     ),
-    "stuck": (lambda e: e.left.append("run 1 is PROCESSING"), "90 s after the faults: run 1 is PROCESSING"),
+    "stuck": (lambda e: e.left.append("run 1 is PROCESSING"), "90 s without progress after the faults: run 1 is PROCESSING"),
     "a job without a good end": (
         lambda e: e.wanted.update({"m1": ""}),
         "job m1 came to a good end 0 times",

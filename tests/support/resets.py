@@ -23,4 +23,4 @@ async def reset(client: Client, workflow_id: str, task: int) -> str:
         request_id=str(uuid.uuid4()),
         workflow_task_finish_event_id=done[task],
     )
-    return (await client.workflow_service.reset_workflow_execution(request)).run_id
+    return (await client.workflow_service.reset_workflow_execution(request, retry=True)).run_id

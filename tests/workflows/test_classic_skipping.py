@@ -32,7 +32,7 @@ async def classic() -> AsyncIterator[WorkflowEnvironment]:
     async with env:
         types = {n: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{k.upper()}") for n, k in SEARCH_ATTRIBUTES.items()}
         wanted = AddSearchAttributesRequest(namespace=env.client.namespace, search_attributes=types)
-        await env.client.operator_service.add_search_attributes(wanted)
+        await env.client.operator_service.add_search_attributes(wanted, retry=True)
         yield env
 
 

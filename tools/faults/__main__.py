@@ -67,12 +67,22 @@ def left(world: World) -> list[str]:
 
 
 def settle(world: World, patience: float) -> list[str]:
-    """Wait until nothing is open; what is, so long after the faults."""
-    end, told = time.monotonic() + SETTLE_S * patience, time.monotonic()
-    while (found := left(world)) and time.monotonic() < end:
+    """Wait until nothing is open, for as long as the number of open things has a new low within each ``SETTLE_S``.
+
+    After an hour with Temporal away the backlog is larger than a fixed time could allow for, and a backlog that gets
+    smaller is not stuck. Returns what is open and stuck.
+    """
+    fewest, reported = float("inf"), time.monotonic()
+    end = reported
+    while found := left(world):
+        now = time.monotonic()
+        if len(found) < fewest:
+            fewest, end = len(found), now + SETTLE_S * patience
+        if now > end:
+            break
         world.tick()
-        if time.monotonic() > told + 15:
-            told += 15
+        if now > reported + 15:
+            reported += 15
             world.say(f"  {len(found)} left: {'; '.join(found[:3])}")
         time.sleep(1.0)
     return found

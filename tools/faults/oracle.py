@@ -27,7 +27,7 @@ SHORT_LATE_S = 60.0
 LADDER_S = 60.0
 #: A fault is made good for so long after its end: connections come back, activities are tried again.
 AFTER_S = 15.0
-#: When the faults have ended, everything has ended after so long.
+#: When the faults have ended, what is open gets less within so long, until nothing is.
 SETTLE_S = 90.0
 #: A deployment that was under way at an accepted stop begins by then; nothing later.
 ON_ITS_WAY_S = 60.0
@@ -210,7 +210,7 @@ def judge(evidence: Evidence) -> list[str]:
         *statuses(evidence),
         *_stops(evidence),
         *_delivered(evidence),
-        *(f"{SETTLE_S * evidence.patience:.0f} s after the faults: {one}" for one in evidence.left),
+        *(f"{SETTLE_S * evidence.patience:.0f} s without progress after the faults: {one}" for one in evidence.left),
         *_planned(evidence),
         *_looked_at(evidence),
         *evidence.died,
@@ -450,9 +450,7 @@ def verdicts(e: Evidence) -> dict[str, list[float]]:
         last[one.run_id] = max(last[one.run_id], one.last)
     return {
         fault.label: [
-            run.ended - fault.ended
-            for run in e.runs
-            if fault.began < last[run.run_id] < fault.ended < run.ended < fault.ended + SETTLE_S
+            run.ended - fault.ended for run in e.runs if fault.began < last[run.run_id] < fault.ended < run.ended
         ]
         for fault in filter(e.must_be_prompt, e.faults)
     }

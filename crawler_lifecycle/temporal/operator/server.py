@@ -33,15 +33,16 @@ class Server:
         """Return the server's version; ``None`` if the server does not report it (some hosted ones). Raises nothing."""
         try:
             async with answering(self._call_s):
-                return (await self._client.workflow_service.get_cluster_info(GetClusterInfoRequest())).server_version
+                answer = await self._client.workflow_service.get_cluster_info(GetClusterInfoRequest(), retry=True)
         except TemporalUnavailable:
             return None
+        return answer.server_version
 
     async def retention_s(self) -> int:
         """Return the seconds for which closed workflows are kept; 0 if the server does not report them."""
         async with answering(self._call_s):
             request = DescribeNamespaceRequest(namespace=self.namespace)
-            found = await self._client.workflow_service.describe_namespace(request)
+            found = await self._client.workflow_service.describe_namespace(request, retry=True)
         return found.config.workflow_execution_retention_ttl.ToSeconds()
 
     async def search_attributes(self) -> dict[str, str]:
@@ -64,7 +65,7 @@ async def serves(address: str, namespace: str, timeout_s: float) -> bool:
     try:
         async with answering(timeout_s):
             client = await Client.connect(address, namespace=namespace)
-            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
+            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace), retry=True)
     except (TemporalUnavailable, RuntimeError):
         return False
     return True
@@ -76,7 +77,7 @@ _PREFIX = "INDEXED_VALUE_TYPE_"
 async def registered_search_attributes(client: Client) -> dict[str, str]:
     """Return every search attribute of the namespace with its type, such as ``Keyword``. Raises ``RPCError``."""
     request = ListSearchAttributesRequest(namespace=client.namespace)
-    answer = await client.operator_service.list_search_attributes(request)
+    answer = await client.operator_service.list_search_attributes(request, retry=True)
     kinds = answer.custom_attributes.items()
     return {name: IndexedValueType.Name(kind).removeprefix(_PREFIX).capitalize() for name, kind in kinds}
 
@@ -94,7 +95,7 @@ async def register_search_attributes(client: Client) -> list[str]:
     types = {name: IndexedValueType.Value(_PREFIX + kind.upper()) for name, kind in missing.items()}
     request = AddSearchAttributesRequest(namespace=client.namespace, search_attributes=types)
     with allowing(RPCStatusCode.ALREADY_EXISTS):  # another worker registered it first
-        await client.operator_service.add_search_attributes(request)
+        await client.operator_service.add_search_attributes(request, retry=True)
     return sorted(missing)
 
 

@@ -126,7 +126,7 @@ async def _describe(
         namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind, report_stats=True
     )
     async with answering(call_s):
-        return await client.workflow_service.describe_task_queue(request)
+        return await client.workflow_service.describe_task_queue(request, retry=True)
 
 
 async def _takes_beats(client: Client, call_s: float) -> bool:
@@ -134,7 +134,7 @@ async def _takes_beats(client: Client, call_s: float) -> bool:
     request = DescribeNamespaceRequest(namespace=client.namespace)
     try:
         async with answering(call_s):
-            answer = await client.workflow_service.describe_namespace(request)
+            answer = await client.workflow_service.describe_namespace(request, retry=True)
     except TemporalUnavailable:
         return False
     return answer.namespace_info.capabilities.worker_heartbeats
@@ -147,7 +147,7 @@ async def _beats(client: Client, call_s: float) -> Beats | None:
     for _ in range(PAGES):
         try:
             async with answering(call_s):
-                answer = await client.workflow_service.list_workers(request)
+                answer = await client.workflow_service.list_workers(request, retry=True)
         except TemporalUnavailable:
             return None
         for info in answer.workers_info:

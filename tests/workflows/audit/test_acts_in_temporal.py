@@ -47,7 +47,7 @@ async def executing(lab: Lab, **behaviour: Any) -> WorkflowHandle[Any, Any]:
 async def pause(lab: Lab, workflow_id: str, reason: str = "a migration") -> None:
     order = {"workflow_id": workflow_id, "identity": "bob", "reason": reason, "request_id": workflow_id}
     request = api.PauseWorkflowExecutionRequest(namespace=lab.client.namespace, **order)
-    await lab.client.workflow_service.pause_workflow_execution(request)
+    await lab.client.workflow_service.pause_workflow_execution(request, retry=True)
 
 
 async def listed(lab: Lab, blocked: BlockedRuns, workflow_id: str) -> str:
@@ -107,7 +107,7 @@ async def test_a_paused_step_is_told_and_a_forced_stop_passes_it(lab: Lab) -> No
     order.type = "get_main_job_status"
     for _ in range(300):
         with suppress(RPCError):  # between two steps nothing of this name is there
-            await lab.client.workflow_service.pause_activity(order)
+            await lab.client.workflow_service.pause_activity(order, retry=True)
             break
         await asyncio.sleep(0.1)
     words = await told(lab).of(lab.store.runs.get_run(1))
@@ -117,7 +117,7 @@ async def test_a_paused_step_is_told_and_a_forced_stop_passes_it(lab: Lab) -> No
     assert await listed(lab, told(lab), handle.id) == words
     await Workflows(lab.client)._unpause(handle.id, "")
     assert await Workflows(lab.client).problem(handle.id) is None
-    await lab.client.workflow_service.pause_activity(order)
+    await lab.client.workflow_service.pause_activity(order, retry=True)
     assert await Workflows(lab.client).stop(handle.id, FORCED)
     assert (await handle.result()).outcome == "cancelled"
 
@@ -211,7 +211,7 @@ async def test_a_reset_run_continues_with_its_task(lab: Lab) -> None:
     order = api.ResetWorkflowExecutionRequest(namespace=lab.client.namespace, request_id="again", reason="a bad day")
     order.workflow_execution.workflow_id = handle.id
     order.workflow_task_finish_event_id = started[0] + 1
-    await lab.client.workflow_service.reset_workflow_execution(order)
+    await lab.client.workflow_service.reset_workflow_execution(order, retry=True)
     looked_at = lab.store.runs.get_run(1).verified_at
     await Workflows(lab.client).look_now(handle.id)
     await lab.until(lambda: lab.store.runs.get_run(1).verified_at > looked_at)

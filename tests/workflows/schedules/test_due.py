@@ -312,7 +312,7 @@ async def test_temporal_fires_at_every_due_time_of_a_year(real_lab: Lab) -> None
             )
             asked.start_time.FromDatetime(at)
             asked.end_time.FromDatetime(at + timedelta(days=100))
-            answer = await real_lab.client.workflow_service.list_schedule_matching_times(asked)
+            answer = await real_lab.client.workflow_service.list_schedule_matching_times(asked, retry=True)
             fires |= {one.ToDatetime(tzinfo=UTC) for one in answer.start_time}
             at += timedelta(days=100)
         assert due <= fires

@@ -1,0 +1,36 @@
+"""Calls of Temporal's own services, past the methods of its client."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOTS = [Path(__file__).resolve().parents[2] / name for name in ("crawler_lifecycle", "tests", "benchmarks", "tools")]
+SERVICES = ("workflow_service", "operator_service")
+
+
+def _is_direct(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Attribute)
+        and node.func.value.attr in SERVICES
+    )
+
+
+def test_every_direct_call_is_retried() -> None:
+    """A server ends each connection every few minutes, and a call that crosses that end is CANCELLED.
+
+    The SDK repeats such a call where it may; it does for the methods of its client, and not by default for these.
+    """
+    calls = [
+        (f"{path.relative_to(root.parent)}:{node.lineno}", node)
+        for root in ROOTS
+        for path in sorted(root.rglob("*.py"))
+        if any(name in (text := path.read_text()) for name in SERVICES)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and _is_direct(node)
+    ]
+    assert len(calls) > 15
+    unsafe = [where for where, call in calls if "retry" not in [word.arg for word in call.keywords]]
+    assert not unsafe, f"pass retry=True: {unsafe}"
