@@ -14,13 +14,16 @@ from tools.faults import nodes, oracle
 from tools.faults.load import GAP_S, since, untrue
 from tools.faults.nodes import OURS, PLAIN, Nodes, said
 from tools.faults.oracle import (
-    AGE_S,
     ALIVE,
     DEAD,
     EVERY_S,
+    INTERVAL_S,
     LATE_S,
+    OVERDUE_S,
     SHORT_LATE_S,
+    STRETCH_MAX,
     WAITING,
+    Age,
     Ask,
     Evidence,
     Fault,
@@ -40,6 +43,7 @@ from tools.faults.table import markdown, together
 from tools.soak.journal import Process
 
 T = 1_000_000.0
+BLIND_S = INTERVAL_S * STRETCH_MAX + OVERDUE_S
 SHUTDOWN = {"code": 11, "reason": "shutdown"}
 
 
@@ -182,7 +186,10 @@ LIES: dict[str, tuple[Forge, str]] = {
         lambda e: e.asks.append(Ask("delete", "d", T, T, 202, 1)),
         "the deletion of run 1 was accepted and is not on record",
     ),
-    "stuck": (lambda e: e.left.append("run 1 is PROCESSING"), "90 s without progress after the faults: run 1 is PROCESSING"),
+    "stuck": (
+        lambda e: e.left.append("run 1 is PROCESSING"),
+        "90 s without progress after the faults: run 1 is PROCESSING",
+    ),
     "a job without a good end": (
         lambda e: e.wanted.update({"m1": ""}),
         "job m1 came to a good end 0 times",
@@ -369,19 +376,28 @@ def test_a_fault_that_must_not_hinder_records_excuses_none_that_is_late(seconds:
     assert judge(evidence) == []
 
 
-@pytest.mark.parametrize(("seconds", "good"), [(LATE_S + AGE_S - 1, True), (LATE_S + AGE_S + 1, False)])
+@pytest.mark.parametrize(("seconds", "good"), [(LATE_S + BLIND_S - 1, True), (LATE_S + BLIND_S + 1, False)])
 def test_without_an_observer_a_record_may_wait_for_the_next_look(seconds: float, good: bool) -> None:
     evidence = away("blind freeze")
     evidence.seen += late("RUNNING", "over", seconds, since=T + 200)
     assert (judge(evidence) == []) is good
 
 
-@pytest.mark.parametrize(("at", "age", "good"), [(T + 300, AGE_S - 1, True), (T + 300, 60, False), (T + 50, 60, True)])
-def test_a_fault_that_must_not_hinder_looks_leaves_no_run_without_one(at: float, age: float, good: bool) -> None:
+@pytest.mark.parametrize(
+    ("age", "good"),
+    [
+        (Age(T + 300, 20, 14), True),
+        (Age(T + 300, 60, 10), True),
+        (Age(T + 300, 22, 16), False),
+        (Age(T + 300, 76, 0), False),
+        (Age(T + 50, 90, 80), True),
+    ],
+)
+def test_a_fault_that_must_not_hinder_looks_leaves_no_run_without_one(age: Age, good: bool) -> None:
     evidence = away()
-    evidence.ages.append((at, age))
+    evidence.ages.append(age)
     assert (judge(evidence) == []) is good
-    assert max(row.get("oldest look", 0) for row in figure(evidence).values()) == age
+    assert max(row.get("oldest look", 0) for row in figure(evidence).values()) == age.oldest
 
 
 def test_verdicts_that_waited_for_temporal_are_timed_from_its_return() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pymysql
 
-from tools.faults.oracle import EVERY_S, Ask, Name, Seen
+from tools.faults.oracle import EVERY_S, INTERVAL_S, Age, Ask, Name, Seen
 from tools.faults.parts import stat
 from tools.faults.world import World
 
@@ -35,9 +35,11 @@ USUAL = 40.0
 SCHEDULE, EVERY = "faults", 15
 SCHEDULED = {"run": {"crawler": "soak", "poll_minutes": [0.1]}, "every_s": EVERY, "overlap": "allow", "catch_up_s": 600}
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
-#: Seconds since the oldest last look at a run of ours whose tasks execute.
+#: Of runs of ours whose tasks execute: how old the oldest last look is, and by how many seconds the most overdue next
+#: look exceeds the interval on record.
+_SINCE = "TIMESTAMPDIFF(MICROSECOND, verified_at, UTC_TIMESTAMP(6)) / 1e6"
 AGE = (
-    "SELECT MAX(TIMESTAMPDIFF(MICROSECOND, verified_at, UTC_TIMESTAMP(6))) / 1e6 FROM run_history r "
+    f"SELECT MAX({_SINCE}), MAX({_SINCE} - COALESCE(look_gap_ms / 1e3, {INTERVAL_S})) FROM run_history r "
     "WHERE request_id LIKE 'faults-%' AND status = 'PROCESSING' AND EXISTS (SELECT 1 FROM task_history t "
     "WHERE t.run_id = r.run_id AND t.status IN ('PENDING', 'RUNNING'))"
 )
@@ -205,7 +207,7 @@ class Sampler(threading.Thread):
         self.record, self.journals = record, journals
         self.age: Callable[[], Rows] | None = None
         """Who says how old the oldest last look is."""
-        self.ages: list[tuple[float, float]] = []
+        self.ages: list[Age] = []
         self.untrue: list[Seen] = []
         self.samples = self.unread = 0
         self.load = 0.0
@@ -221,8 +223,8 @@ class Sampler(threading.Thread):
             before = self._now()
             self._rows = self._heard(self.record) or self._rows
             self.untrue += untrue(at, self._rows, before, self._now(), since(last, at))
-            for (age,) in self._heard(self.age) if self.age else []:
-                self.ages += [(at, float(age))] if age is not None else []
+            for oldest, overdue in self._heard(self.age) if self.age else []:
+                self.ages += [Age(at, float(oldest), float(overdue))] if oldest is not None else []
             last, self.load = at, max(self.load, os.getloadavg()[0])
 
     def _heard(self, ask: Callable[[], Rows]) -> Rows:

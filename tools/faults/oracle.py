@@ -32,8 +32,9 @@ SETTLE_S = 90.0
 #: A deployment that was under way at an accepted stop begins by then; nothing later.
 ON_ITS_WAY_S = 60.0
 EVERY_S = 0.5
-#: The looks of the bench's runs are 6 s apart. Where a fault must not hinder them, the last one is at most so old.
-AGE_S = 6.0 + 15.0
+#: The looks of the bench's runs are 6 s apart, or up to ten times as many where an overloaded machine stretches the
+#: interval and says so. Where a fault must not hinder looks, a next look is overdue by at most so many seconds.
+INTERVAL_S, STRETCH_MAX, OVERDUE_S = 6.0, 10.0, 15.0
 #: Faults that leave nobody who notices a change: it is found by the next look.
 BLIND = "blind"
 
@@ -69,6 +70,16 @@ class Ask:
     @property
     def accepted(self) -> bool:
         return self.status is not None and 200 <= self.status < 300
+
+
+@dataclass(frozen=True)
+class Age:
+    """How old last looks were at one moment, in seconds."""
+
+    at: float
+    oldest: float
+    overdue: float
+    """By how much the most overdue next look exceeded the interval that the record shows for its run."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +173,8 @@ class Evidence:
     """Processes of ours that ended, and nobody had killed them."""
     prompt: str = ""
     """Faults with this in their name excuse no record that is late."""
-    ages: list[tuple[float, float]] = field(default_factory=list)
-    """Of each sample: how old the oldest last look was at a run of the bench that executes."""
+    ages: list[Age] = field(default_factory=list)
+    """Of each sample: how old last looks at the bench's runs were that execute."""
     lost: list[float] = field(default_factory=list)
     """When what was accepted and has no true end on record was last heard of."""
     doubled: list[float] = field(default_factory=list)
@@ -312,7 +323,7 @@ def _true(e: Evidence) -> Iterator[str]:
             last = at
         allowed = (e.late or (SHORT_LATE_S if e.short else LATE_S)) * e.patience + (LADDER_S if name in slow else 0)
         if e.label(when).startswith(BLIND):
-            allowed += AGE_S
+            allowed += INTERVAL_S * STRETCH_MAX + OVERDUE_S
         if longest > allowed:
             yield f"task {name} {how} for {longest:.0f} s without a fault, from {when:.1f} on"
 
@@ -413,9 +424,13 @@ def _looked_at(e: Evidence) -> Iterator[str]:
     """Faults that must not hinder looks leave none of the bench's runs without one for longer than this."""
     for fault in filter(e.must_be_prompt, e.faults):
         # The last look before it may be as old as the interval; what was old for another reason has its own fault.
-        since = fault.began + AGE_S
-        oldest = max((age for at, age in e.ages if since <= at <= fault.ended), default=0.0)
-        if oldest > AGE_S * e.patience:
+        since = fault.began + INTERVAL_S + OVERDUE_S
+        ages = [age for age in e.ages if since <= age.at <= fault.ended]
+        overdue = max((age.overdue for age in ages), default=0.0)
+        if overdue > OVERDUE_S * e.patience:
+            yield f"in the time of {fault.label} the next look at a run was overdue by {overdue:.0f} s"
+        oldest = max((age.oldest for age in ages), default=0.0)
+        if oldest > (INTERVAL_S * STRETCH_MAX + OVERDUE_S) * e.patience:
             yield f"in the time of {fault.label} the last look at a run was {oldest:.0f} s old"
 
 
@@ -478,9 +493,9 @@ def figure(e: Evidence) -> Figure:
     for column, moments in (("lost", e.lost), ("doubled", e.doubled)):
         for at in moments:
             found[e.label(at)][column] += 1
-    for at, age in e.ages:
-        row = found[e.label(at)]
-        row["oldest look"] = max(row["oldest look"], age)
+    for age in e.ages:
+        row = found[e.label(age.at)]
+        row["oldest look"] = max(row["oldest look"], age.oldest)
     return {label: dict(row) for label, row in found.items()}
 
 
