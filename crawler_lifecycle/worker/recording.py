@@ -29,6 +29,7 @@ from crawler_lifecycle.ports.cluster import Changed, Observer
 from crawler_lifecycle.ports.looks import ObserverHealth
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.runs.reads import WakeUpStore
+from crawler_lifecycle.temporal.errors import answering
 
 #: Seconds that an observer waits for each observer that started before it. By then the look is usually recorded.
 STAGGER_S = 0.5
@@ -37,9 +38,10 @@ LOOKS_AT_ONCE = 4
 SIGNALS_AT_ONCE = 20
 #: Seconds between two readings of the observer's health.
 HEALTH_S = 1.0
-#: Seconds to the next turn after an error: the first pause, and the longest. A verdict that waits for Temporal comes
-#: soon after its return.
-RETRY_S = (0.5, 5.0)
+#: Seconds to the next turn after an error: the first pause, and the longest; and the seconds for one signal. Together
+#: they are shorter than the 10 s after Temporal's return within which a verdict comes.
+RETRY_S = (0.5, 1.0)
+SEND_S = 5.0
 #: Seconds between two searches for runs whose planned look did not come, and how late such a look may be.
 SEARCH_S = 5.0
 LATE_S = 8.0
@@ -224,7 +226,8 @@ class Recording:
                 raise errors[0]
 
     async def _send(self, signal: Signal) -> None:
-        heard = await self.notify(signal.workflow_id, signal.recorded)
+        async with answering(SEND_S):
+            heard = await self.notify(signal.workflow_id, signal.recorded)
         self._signals.sent(signal, self.clock())
         self._count(SENT, int(heard))
 

@@ -226,10 +226,31 @@ async def test_statuses_are_recorded_while_temporal_is_away_and_no_signal_is_los
             tell(run_id, now(), ONE)
         await until(lambda: len(outside.looks) == 30)
         await until(lambda: found.counts["failed"])
+        await until(lambda: found.state()["unsent"] == 30)
         assert outside.signals == []
-        assert found.state()["unsent"] == 30
         del outside.down["temporal"]
         await until(lambda: len(outside.signals) == 30)
+
+
+async def test_a_signal_without_an_answer_is_sent_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that comes back never answers a call whose bytes a proxy has lost."""
+    outside, lost = Outside(), asyncio.Event()
+    outside.add(1)
+    answer = outside.notify
+
+    async def notify(workflow_id: str, recorded: bool) -> bool:
+        if not lost.is_set():
+            lost.set()
+            await asyncio.Event().wait()
+        return await answer(workflow_id, recorded)
+
+    monkeypatch.setattr(outside, "notify", notify)
+    monkeypatch.setattr(recording, "SEND_S", 0.05)
+    async with running(Script(), outside) as (found, tell):
+        tell(1, now(), ONE)
+        await until(lambda: outside.signals)
+        assert found.counts["failed"] == 1
+    assert outside.signals == [("crawl/1", True)]
 
 
 async def test_a_look_that_does_not_come_is_done_without_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,7 @@ class WakeUpStore(StorePart):
         r = run_history.c
         late = (r.next_look_at < before, r.status.in_(LIVE_RUNS), r.owner_run_id.is_not(None))
         found = self._targets(*late, limit=limit)
-        return [state for state in found if state.due_at is not None and state.due_at < before]
+        return [state for state in found if state.due_at and state.due_at < before]
 
     def _targets(self, *conditions: ColumnElement[bool], limit: int = 1) -> list[WakeUpState]:
         r = run_history.c
