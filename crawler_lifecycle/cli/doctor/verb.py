@@ -34,7 +34,7 @@ def doctor(
     cluster: bool = False,
     services: str = "crawler-lifecycle",
 ) -> int:
-    """Check what an installation needs: settings, versions, Temporal, database, rights on the cluster, archive, bus.
+    """Check an installation: settings, versions, Temporal, database, cluster rights, archive, bus.
 
     Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is changed without
     --fix, except for a probe in the archive that is removed again.

@@ -89,7 +89,7 @@ def check(
     project: Project = None,
     by: By = None,
 ) -> int:
-    """Check that a crawler keeps the contract (docs/contract.md), with real runs that have the tag check.
+    """Check that a crawler keeps the contract (docs/contract.md), with runs that have the tag check.
 
     It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once more to let it end.
     Each line says ok, FAILED or skipped, and the cure. The exit code is 1 if something failed. Runs that still execute

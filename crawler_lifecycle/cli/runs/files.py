@@ -108,7 +108,7 @@ def export(
     attempt: int | None = None,
     download: Path | None = None,
 ) -> int:
-    """Show the exports of a run and the deliveries of its events; send them again, or download the archive.
+    """Show the exports of a run and its deliveries; send them again, or download the archive.
 
     A download is checked against the recorded SHA-256. The file only gets its name when it is complete.
 

@@ -133,7 +133,7 @@ def get(run: int | None = None, /) -> int:
 
 
 def timeline(run: RunId, /, *, limit: Limit = 500) -> None:
-    """List everything that happened to a run, the oldest first, and how late each change was recorded."""
+    """List all that happened to a run, the oldest first, and how late each change was recorded."""
     empty = f"nothing happened in run {run} yet"
     show_list(RUN.path(run, "/timeline"), tables.TIMELINE, key="key", empty=empty, limit=limit)
 
@@ -195,7 +195,7 @@ def describe(run: RunId, /) -> int:
 
 
 def pools() -> None:
-    """List the pools: how many places each has and uses, who waits, and its share of the last hour."""
+    """List the pools: slots, their use, who waits, and the share of each in the last hour."""
     show_list("/v1/pools", POOL.columns, key=POOL.key, empty="no pools")
 
 

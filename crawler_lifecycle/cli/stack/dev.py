@@ -69,7 +69,7 @@ def dev(
     image: str | None = None,
     address: str | None = None,
 ) -> None:
-    """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
+    """Run Temporal, database, scheduler service, gateway, worker and a demo site until Ctrl-C.
 
     A part that ends is started again on its port. Crawls continue after the end, and the next start takes them over.
     With --site, the catalogue has the crawler `site`, which follows every link: crawlctl start site. Crawl managers and

@@ -16,7 +16,7 @@ from .layout import TEMPLATE
 
 
 def init(folder: Path = Path(), /) -> None:
-    """Make a folder with a catalogue, a crawler of each kind, a manager, a graph, a schedule and a test of them.
+    """Make a folder with a catalogue, crawlers, a manager, a graph, a schedule and a test of them.
 
     Nothing is replaced: a folder that has one of these files is refused.
 

@@ -375,7 +375,7 @@ def approve(
     note: str | None = None,
     by: By = None,
 ) -> int:
-    """Say yes to a step that waits for an approval; with --reject say no, and the step is discarded.
+    """Approve a step that waits for it; with --reject, the step is discarded.
 
     Parameters
     ----------

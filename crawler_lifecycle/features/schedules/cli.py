@@ -135,7 +135,7 @@ def list_schedules(*, project: Project = None, limit: Limit = 50) -> None:
 
 
 def describe(name: Name, /) -> None:
-    """Show everything about a schedule, also its next due times and the days on which clocks change."""
+    """Show all about a schedule, also its next due times and the days on which clocks change."""
     KIND.describe(name)
 
 
