@@ -526,18 +526,18 @@ class Listed:
         self._behind_s, self._beats, self._polled_s, self._takes_beats = behind_s, beats, polled_s, takes_beats
         self._first = time.time()
 
-    async def describe_namespace(self, request: Any) -> DescribeNamespaceResponse:
+    async def describe_namespace(self, request: Any, retry: bool) -> DescribeNamespaceResponse:
         answer = DescribeNamespaceResponse()
         answer.namespace_info.capabilities.worker_heartbeats = self._takes_beats
         return answer
 
-    async def describe_task_queue(self, request: Any) -> DescribeTaskQueueResponse:
+    async def describe_task_queue(self, request: Any, retry: bool) -> DescribeTaskQueueResponse:
         answer = DescribeTaskQueueResponse()
         seen = int((time.time() - self._polled_s) * 1e6)
         answer.pollers.add(identity="7@there").last_access_time.FromMicroseconds(seen)
         return answer
 
-    async def list_workers(self, request: Any) -> ListWorkersResponse:
+    async def list_workers(self, request: Any, retry: bool) -> ListWorkersResponse:
         answer = ListWorkersResponse()
         if self._behind_s is None:
             return answer
@@ -575,7 +575,7 @@ async def test_a_worker_without_a_heartbeat_lives_by_its_last_poll(
 
 
 async def test_heartbeats_that_nobody_tells_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(request: Any) -> ListWorkersResponse:
+    async def refused(request: Any, retry: bool) -> ListWorkersResponse:
         raise RPCError("not allowed", RPCStatusCode.PERMISSION_DENIED, b"")
 
     server = Listed(None, beats=False, polled_s=30)
