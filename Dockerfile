@@ -11,9 +11,9 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 WORKDIR /build
 RUN ["python", "-m", "venv", "--without-pip", "/opt/crawler-lifecycle"]
 # Wheels with known hashes and nothing else: no package's own build code runs here. Their commands are not for us.
-COPY requirements-image.lock ./
+COPY locks/image.lock ./
 RUN python -m pip --python /opt/crawler-lifecycle/bin/python install --no-compile --require-hashes \
-      --only-binary :all: -r requirements-image.lock \
+      --only-binary :all: -r image.lock \
  && find /opt/crawler-lifecycle/bin -type f -delete
 # 70 MB that no process here opens: Temporal's Rust sources, descriptions of AWS services that are not called, and the
 # text of what is generated for Kubernetes (compiled it stays, and a traceback still names its lines).

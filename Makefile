@@ -52,12 +52,12 @@ help:
 # Two levels: what `make run` and `make dev` execute, and all of it with what tests need, which is installed at once.
 env: $(TESTED)
 
-$(RUNS): requirements-run.lock pyproject.toml tools/environment.py
-	@python3 tools/environment.py requirements-run.lock
+$(RUNS): locks/run.lock pyproject.toml tools/environment.py
+	@python3 tools/environment.py locks/run.lock
 	@touch $(RUNS)
 
-$(TESTED): requirements.lock requirements-run.lock pyproject.toml tools/environment.py
-	@python3 tools/environment.py requirements.lock
+$(TESTED): locks/all.lock locks/run.lock pyproject.toml tools/environment.py
+	@python3 tools/environment.py locks/all.lock
 	@touch $(RUNS) $(TESTED)
 
 run: $(RUNS)
@@ -277,10 +277,10 @@ test-kubernetes-37: env
 COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url
 lock:
 	@$(COMPILE) --extra dev --extra pusher --extra otel --extra parquet --extra mcp --group test --group lint --group build --group docs \
-	  pyproject.toml -o requirements.lock
-	@$(COMPILE) --extra dev --group build -c requirements.lock pyproject.toml -o requirements-run.lock
-	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock
-	@$(COMPILE) -c requirements.lock images/crawler/requirements.in -o images/crawler/requirements.lock
+	  pyproject.toml -o locks/all.lock
+	@$(COMPILE) --extra dev --group build -c locks/all.lock pyproject.toml -o locks/run.lock
+	@$(COMPILE) --extra pusher --extra otel -c locks/all.lock pyproject.toml -o locks/image.lock
+	@$(COMPILE) -c locks/all.lock images/crawler/requirements.in -o images/crawler/requirements.lock
 	@$(COMPILE) examples/foreign/requirements.in -o examples/foreign/requirements.lock
 	@$(COMPILE) --python-version 3.11 images/sbom/requirements.in -o images/sbom/requirements.lock
 

@@ -22,9 +22,9 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 #: The oldest Python that each is for: that of Debian 12 in images, and what the tools of our pages need.
 LOCKS = {
-    "requirements.lock": "3.11.5",
-    "requirements-run.lock": "3.11.2",
-    "requirements-image.lock": "3.11.2",
+    "locks/all.lock": "3.11.5",
+    "locks/run.lock": "3.11.2",
+    "locks/image.lock": "3.11.2",
     "images/crawler/requirements.lock": "3.11.2",
 }
 MACHINES = ("x86_64", "aarch64")

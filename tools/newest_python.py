@@ -91,7 +91,7 @@ def unpack(data: Path, to: Path) -> None:
 def environment(python: Path) -> Path:
     """Return the Python of the environment of this folder, with the locked packages and the package itself."""
     found = ENVIRONMENT / "bin" / "python"
-    lock = (ROOT / "requirements.lock").read_text()
+    lock = (ROOT / "locks" / "all.lock").read_text()
     kept = ENVIRONMENT / "requirements.lock"
     if not kept.exists() or kept.read_text() != lock:
         make = (python / "bin" / "python3.14", "-m", "venv", "--clear", "--without-pip")

@@ -21,8 +21,8 @@ from tools import environment
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-ALL, IMAGE = ROOT / "requirements.lock", ROOT / "requirements-image.lock"
-RUN = ROOT / "requirements-run.lock"
+ALL, IMAGE = ROOT / "locks" / "all.lock", ROOT / "locks" / "image.lock"
+RUN = ROOT / "locks" / "run.lock"
 
 #: Lock -> (extras, groups) that ``make lock`` compiles into it.
 CONTENTS = {
@@ -113,30 +113,59 @@ def test_what_make_run_gets_is_what_was_tested_without_the_tools_of_tests() -> N
 def test_run_and_dev_need_no_tools_of_tests() -> None:
     rules = dict(re.findall(r"^([$()\w-]+): (.*)$", (ROOT / "Makefile").read_text(), re.M))
     assert rules["run"] == rules["dev"] == "$(RUNS)"
-    assert "requirements-run.lock" in rules["$(RUNS)"].split()
+    assert "locks/run.lock" in rules["$(RUNS)"].split()
     assert rules["env"] == "$(TESTED)"
     # All of it in one go: it needs what `make run` needs, and whoever has it has that.
-    assert {"requirements.lock", *rules["$(RUNS)"].split()} <= set(rules["$(TESTED)"].split())
+    assert {"locks/all.lock", *rules["$(RUNS)"].split()} <= set(rules["$(TESTED)"].split())
 
 
-PIP = """Collecting aiohttp==3.14.5 (from -r requirements.lock (line 4))
+PIP = """Collecting aiohttp==3.14.5 (from -r locks/all.lock (line 4))
   Downloading aiohttp-3.14.5-cp311-manylinux.whl (1.8 MB)
-Requirement already satisfied: attrs==26.1.0 in ./.venv/lib (from -r requirements.lock (line 9))
+Requirement already satisfied: attrs==26.1.0 in ./.venv/lib (from -r locks/all.lock (line 9))
 Installing collected packages: aiohttp
 """
 
 
-def test_it_says_what_is_fetched_and_how_far_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with the arguments of each call of a stub that is the environment's Python, and prints as pip does."""
+    calls, python = tmp_path / "calls", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho \"$@\" >> {calls}\ncat <<'END'\n{PIP}END\nexit ${{PIP_CODE:-0}}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(environment, "PYTHON", python)
+    return calls
+
+
+def test_pip_installs_the_locked_wheels_and_the_package_and_shows_its_progress(
+    tmp_path: Path, recorded: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(environment, "TOLD_EVERY_S", 0.0)
-    environment.tell(PIP.splitlines(), 2)
-    assert capsys.readouterr().out.splitlines() == [
-        "  1 of 2: aiohttp 3.14.5",
-        "  1 of 2: 1.8 MB are fetched",
-        "  2 of 2: attrs 26.1.0",
-        "  2 of 2: all are here, and are being unpacked",
-    ]
+    lock = tmp_path / "two.lock"
+    lock.write_text("aiohttp==3.14.5 --hash=sha256:0\nattrs==26.1.0 --hash=sha256:0\n")
+    assert environment.by_pip(lock) == 0
+    assert "  2 of 2: Requirement already satisfied: attrs==26.1.0 in ./.venv/lib\n" in capfd.readouterr().out
+    locked, ours = recorded.read_text().splitlines()
+    assert f"--require-hashes -r {lock}" in locked
+    assert f"--no-deps --no-build-isolation --editable {ROOT}" in ours
+
+
+def test_nothing_is_installed_after_a_lock_that_pip_refuses(
+    tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.lock").write_text("attrs==26.1.0 --hash=sha256:0\n")
+    monkeypatch.setenv("PIP_CODE", "3")
+    assert environment.by_pip(tmp_path / "one.lock") == 3
+    assert len(recorded.read_text().splitlines()) == 1
+
+
+def test_uv_trusts_the_certificates_of_the_machine(tmp_path: Path) -> None:
+    calls, uv = tmp_path / "calls", tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$UV_SYSTEM_CERTS $@" >> {calls}\n')
+    uv.chmod(0o755)
+    assert environment.by_uv(str(uv), ROOT / "locks" / "run.lock", tmp_path / "python") == 0
+    locked, ours = calls.read_text().splitlines()
+    assert locked.startswith(f"1 pip install --python {tmp_path / 'python'} ")
+    assert locked.endswith(f"--require-hashes -r {ROOT / 'locks' / 'run.lock'}")
+    assert ours.endswith(f"--editable {ROOT}")
 
 
 def test_the_pins_that_a_resolver_likes_to_get_wrong() -> None:
@@ -155,7 +184,7 @@ def test_a_lock_names_no_address(path: Path) -> None:
 def test_the_makefile_compiles_what_is_checked_here() -> None:
     recipe = (ROOT / "Makefile").read_text().split("\nlock:")[1].split("\n\n")[0]
     for path, (extras, groups) in CONTENTS.items():
-        command = next(part for part in recipe.split("$(COMPILE)") if f"-o {path.name}" in part)
+        command = next(part for part in recipe.split("$(COMPILE)") if f"-o {path.relative_to(ROOT)}" in part)
         assert set(re.findall(r"--extra (\S+)", command)) == set(extras)
         assert set(re.findall(r"--group (\S+)", command)) == set(groups)
 

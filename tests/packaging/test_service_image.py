@@ -41,7 +41,7 @@ def test_a_build_stage_that_the_assembler_does_not_know_is_an_error() -> None:
     for other in (
         [*DOCKERFILE[:second], ("RUN", "true"), *DOCKERFILE[second:]],
         [(name, rest.replace("65532 -m", "1000 -m")) for name, rest in DOCKERFILE],
-        [step for step in DOCKERFILE if step[1] != "requirements-image.lock ./"],
+        [step for step in DOCKERFILE if step[1] != "locks/image.lock ./"],
     ):
         with pytest.raises(ValueError, match="build stage"):
             recipe(other)

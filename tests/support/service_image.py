@@ -29,7 +29,7 @@ REFERENCE = "crawl.test/crawler-lifecycle:1"
 BUILD_ID = "tested"
 #: What the build stage makes.
 VENV, STATE = "/opt/crawler-lifecycle", "/state"
-LOCK = ROOT / "requirements-image.lock"
+LOCK = ROOT / "locks" / "image.lock"
 #: What the build stage removes of the packages; carried out here as it stands there.
 SLIM = (
     'rm -r "$site/temporalio/bridge/sdk-core" "$site/temporalio/bridge/src" '
@@ -43,11 +43,11 @@ BUILD = (
     ("ENV", "PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore"),
     ("WORKDIR", "/build"),
     ("RUN", f'["python", "-m", "venv", "--without-pip", "{VENV}"]'),
-    ("COPY", "requirements-image.lock ./"),
+    ("COPY", "locks/image.lock ./"),
     (
         "RUN",
         f"python -m pip --python {VENV}/bin/python install --no-compile --require-hashes "
-        f"--only-binary :all: -r requirements-image.lock && find {VENV}/bin -type f -delete",
+        f"--only-binary :all: -r image.lock && find {VENV}/bin -type f -delete",
     ),
     ("RUN", f"site=$(echo {VENV}/lib/python3*/site-packages) && {SLIM}"),
     ("COPY", "dist/*.whl ./"),

@@ -51,11 +51,11 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
         try:
             version = metadata.version(needed.name)
         except metadata.PackageNotFoundError:
-            cure = f"pip install '{needed}', or install from requirements.lock"
+            cure = f"pip install '{needed}', or install from locks/all.lock"
             lines.append(bad("versions", f"{needed.name} is not installed", cure))
             continue
         if not needed.specifier.contains(version, prereleases=True):
-            cure = "install from requirements.lock (make env), which has suitable versions"
+            cure = "install from locks/all.lock (make env), which has suitable versions"
             text = f"{needed.name} {version} is installed, but {needed.specifier} is needed"
             lines.append(bad("versions", text, cure))
     return lines
