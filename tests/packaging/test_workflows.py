@@ -1,0 +1,94 @@
+"""Workflows, issue forms and documents name only targets of make, scripts and modules that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):(?!=)", (ROOT / "Makefile").read_text(), re.M))
+#: What may be in front of a command, and the arguments of make that are no targets.
+BEFORE = r"(?:^ *|&& |; |\$ |stage \S+ |nice -n 19 )"
+NO_TARGETS = r"""-\S+|[A-Z_]+=(?:"[^"]*"|\$\([^)]*\)|\S+)"""
+CALL = re.compile(rf"{BEFORE}make((?: (?:{NO_TARGETS}|[a-z][a-z0-9-]*(?![\w=./])))+)", re.M)
+
+
+def named_targets(text: str) -> set[str]:
+    """The targets of each call of make in the text."""
+    return {name for words in CALL.findall(text) for name in re.sub(f" (?:{NO_TARGETS})", "", words).split()}
+
+
+def steps(workflow: Path) -> Iterator[dict[str, Any]]:
+    """The steps of all jobs."""
+    for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+        yield from job["steps"]
+
+
+def code(page: str) -> str:
+    """The code of a Markdown page: fenced and indented blocks, and words in backticks, each on a line of its own."""
+    found = re.findall(r"```.*?\n(.*?)```|^    (.+?)$|`([^`\n]+)`", page, re.S | re.M)
+    return "\n".join(part for match in found for part in match)
+
+
+def documents() -> list[Path]:
+    """Each tracked Markdown page but the changelog."""
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.split() if name != "CHANGELOG.md" and (ROOT / name).exists()]
+
+
+def missing_scripts(text: str) -> set[str]:
+    """The scripts of this repository that a command calls by their path, and that cannot be executed."""
+    called = re.findall(r"^(\.?[\w-]+/[\w./-]+)", text, re.M)
+    return {path for path in called if not (ROOT / path).is_file() or not (ROOT / path).stat().st_mode & 0o100}
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_starts_and_calls_what_exists(workflow: Path) -> None:
+    parsed = yaml.safe_load(workflow.read_text())
+    assert "on" in parsed, "YAML 1.1 reads a bare `on` as true: quote it"
+    for step in steps(workflow):
+        assert named_targets(step.get("run", "")) <= TARGETS
+        assert missing_scripts(step.get("run", "")) == set()
+        for name in re.findall(r"file: (\S+)", yaml.safe_dump(step.get("with", {}))):
+            assert (ROOT / name).is_file()
+        if action := step.get("uses"):
+            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", action), f"{action}: pin the major version"
+
+
+def test_the_workflows_call_the_complete_tests_the_linter_and_what_is_published() -> None:
+    commands = "\n".join(step.get("run", "") for path in WORKFLOWS for step in steps(path))
+    assert "\n.ci/run\n" in f"\n{commands}\n"
+    assert {"lint", "types", "wheel", "image", "site"} <= named_targets(commands)
+
+
+def test_a_bug_report_asks_for_the_doctor_and_the_run() -> None:
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    forms = {path.stem: yaml.safe_load(path.read_text()) for path in folder.glob("*.yml")}
+    assert all({"name", "description", "body"} <= set(form) for form in forms.values())
+    labels = {field["attributes"].get("label", "") for field in forms["bug"]["body"]}
+    assert {"Output of `crawlctl doctor`", "Output of `crawlctl describe RUN`"} <= labels
+
+
+def test_the_stages_of_ci_are_targets() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    [shared] = re.findall(r"^shared=\((.+)\)$", script, re.M)
+    assert named_targets(script) | set(shared.split()) <= TARGETS
+
+
+def test_documents_name_only_targets_and_modules_that_exist() -> None:
+    wrong = []
+    for page in documents():
+        text = code(page.read_text())
+        wrong += [f"{page.relative_to(ROOT)}: make {name}" for name in sorted(named_targets(text) - TARGETS)]
+        for module in re.findall(r"python3? -m ((?:tools|tests|benchmarks|examples)(?:\.\w+)*)", text):
+            path = ROOT / module.replace(".", "/")
+            if not path.with_suffix(".py").is_file() and not (path / "__main__.py").is_file():
+                wrong.append(f"{page.relative_to(ROOT)}: python -m {module}")
+    assert wrong == []
