@@ -1,4 +1,4 @@
-"""What a task costs each part, and what that makes of 1,000, 10,000 and 100,000 tasks a day (``make capacity``).
+"""The cost of a task to each part, and what 1,000, 10,000 and 100,000 tasks a day need (task ``capacity``).
 
 The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at once. Runs of one task,
 or of ``BENCHMARK_EACH``, begin at the rate of a day's peak hour, 12,000 tasks of 100,000, and each part's processor

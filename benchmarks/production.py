@@ -1,7 +1,7 @@
 """Temporal's production server for a benchmark: ``BENCHMARK_TEMPORAL=production python -m benchmarks burst``.
 
 That of the fault bench (all services in one process, 4 history shards) on PostgreSQL 15, without a proxy between. It
-needs root, Debian's PostgreSQL, and the programs of ``make fault-programs``.
+needs root, Debian's PostgreSQL, and the programs of ``python3 -m tools fault-programs``.
 """
 
 from __future__ import annotations

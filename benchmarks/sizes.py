@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T", int, float)
 
-#: True in ``make bench-smoke``, which plays every benchmark in seconds. Its figures mean nothing.
+#: True in ``python3 -m tools bench-smoke``, which plays every benchmark in seconds. Its figures mean nothing.
 SMALL = os.environ.get("BENCHMARK_SMALL") == "1"
 
 

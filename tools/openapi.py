@@ -45,7 +45,7 @@ _BY_STATUS = Kind([], "", "").retry
 
 _HEAD = """# Problem documents
 
-<!-- Made from crawler_lifecycle/web/problem_codes.toml by `make openapi`; edit that one. -->
+<!-- `python3 -m tools openapi` writes this page from crawler_lifecycle/web/problem_codes.toml. -->
 
 Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`).
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
-MARKS = ("<!-- packages: `make openapi` writes this table -->\n", "<!-- end of packages -->\n")
+MARKS = ("<!-- packages: `python3 -m tools openapi` writes this table -->\n", "<!-- end of packages -->\n")
 
 
 def mapped(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.world import QUICK, World, until
 from tests.support.mariadb import MariaDb, running_mariadb
 
-# `make soak-pools` is the long one of these; the store's contract has caps and order, faults-short has kills, and
+# The task `soak-pools` is the long one of these; the store's contract has caps and order, faults-short has kills, and
 # test_dev_on_kwok has all three on a stack whose crawls are pods.
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""The soak of the stack: a calm one with every run of the tests, those that break things by ``make soak``."""
+"""The soak of the stack: a calm one with every run of the tests, those that break things by the task ``soak``."""
 
 from __future__ import annotations
 

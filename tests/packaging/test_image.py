@@ -1,4 +1,4 @@
-"""The Dockerfile, read and not built: a build takes minutes (`make image`, `make test-image`)."""
+"""The Dockerfile, read and not built: a build takes minutes (`make image`, `python3 -m tools test-image`)."""
 
 from __future__ import annotations
 

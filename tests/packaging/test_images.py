@@ -16,7 +16,7 @@ LOCK = "shop==1.0 \\\n    --hash=sha256:" + "a" * 64 + "\n"
 
 
 def test_the_list_of_images_is_that_of_the_files() -> None:
-    assert listed.LIST.read_text() == listed.text(), "make image-list"
+    assert listed.LIST.read_text() == listed.text(), "python3 -m tools image-list"
     assert {image.name for image in build.IMAGES} <= set(listed.found())
 
 

@@ -1,4 +1,4 @@
-"""Workflows, issue forms and documents name only targets of make, scripts and modules that exist."""
+"""The Makefile, the tasks, and the workflows, issue forms and documents that name them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tools.__main__ import TASKS, main
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -43,6 +45,20 @@ def documents() -> list[Path]:
     return [ROOT / name for name in listed.stdout.split() if name != "CHANGELOG.md" and (ROOT / name).exists()]
 
 
+def missing_modules(text: str) -> list[str]:
+    """The calls of modules and of tasks (``python -m tools TASK``) in the text that do not exist."""
+    wrong = []
+    for module, task in re.findall(
+        r"python3? -m ((?:tools|tests|benchmarks|examples)(?:\.\w+)*)(?: ([a-z][\w-]*))?", text
+    ):
+        path = ROOT / module.replace(".", "/")
+        if not path.with_suffix(".py").is_file() and not (path / "__main__.py").is_file():
+            wrong.append(f"python3 -m {module}")
+        if module == "tools" and task and task not in TASKS:
+            wrong.append(f"python3 -m tools {task}")
+    return wrong
+
+
 def missing_scripts(text: str) -> set[str]:
     """The scripts of this repository that a command calls by their path, and that cannot be executed."""
     called = re.findall(r"^(\.?[\w-]+/[\w./-]+)", text, re.M)
@@ -56,6 +72,7 @@ def test_a_workflow_starts_and_calls_what_exists(workflow: Path) -> None:
     for step in steps(workflow):
         assert named_targets(step.get("run", "")) <= TARGETS
         assert missing_scripts(step.get("run", "")) == set()
+        assert missing_modules(step.get("run", "")) == []
         for name in re.findall(r"file: (\S+)", yaml.safe_dump(step.get("with", {}))):
             assert (ROOT / name).is_file()
         if action := step.get("uses"):
@@ -87,8 +104,38 @@ def test_documents_name_only_targets_and_modules_that_exist() -> None:
     for page in documents():
         text = code(page.read_text())
         wrong += [f"{page.relative_to(ROOT)}: make {name}" for name in sorted(named_targets(text) - TARGETS)]
-        for module in re.findall(r"python3? -m ((?:tools|tests|benchmarks|examples)(?:\.\w+)*)", text):
-            path = ROOT / module.replace(".", "/")
-            if not path.with_suffix(".py").is_file() and not (path / "__main__.py").is_file():
-                wrong.append(f"{page.relative_to(ROOT)}: python -m {module}")
+        wrong += [f"{page.relative_to(ROOT)}: {command}" for command in missing_modules(text)]
     assert wrong == []
+
+
+def test_make_help_lists_at_most_fourteen_targets() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert len(re.findall("^make ", shown, re.M)) <= 14
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_make_knows_how_to_make_each_target(target: str) -> None:
+    made = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+
+
+def test_a_task_gets_its_arguments_and_returns_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = {"odd": {"help": "", "run": '[ "$*" = "--seed 1" ] && exit 7'}}
+    monkeypatch.setattr("tools.__main__.TASKS", tasks)
+    monkeypatch.setattr("tools.__main__.FIRST", {"odd"})
+    assert main(["odd", "--seed", "1"]) == 7
+    assert main(["odd"]) == 1
+
+
+def test_without_the_name_of_a_task_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
+    assert main(["none-of-this-name"]) == 2
+    assert re.findall(r"^python3 -m tools (\S+)", capsys.readouterr().out, re.M) == 3 * list(TASKS)
+
+
+def test_a_task_names_only_targets_modules_and_tests_that_exist() -> None:
+    assert TASKS.keys() & TARGETS == set(), "one name for one thing"
+    for name, task in TASKS.items():
+        assert named_targets(task["run"]) <= TARGETS, name
+        assert missing_modules(task["run"]) == [], name
+        assert [path for path in re.findall(r"\btests/[\w/.]+", task["run"]) if not (ROOT / path).exists()] == []

@@ -124,7 +124,7 @@ def folder() -> Path:
 def available() -> Path:
     """The folder with Dex. Raises NoBinaries."""
     if not (folder() / DEX.name).exists():
-        raise NoBinaries(f"dex not found in {folder()}: run `make test-oidc` (a minute, once)")
+        raise NoBinaries(f"dex not found in {folder()}: run `python3 -m tools test-oidc` (a minute, once)")
     return folder()
 
 

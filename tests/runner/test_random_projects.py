@@ -1,6 +1,6 @@
 """What was written is the same wherever it is counted, shown, exported, handed to a graph or archived.
 
-A few of the cases that ``make fuzz`` plays by the thousand, and what it has found.
+A few of the cases that ``python3 -m tools fuzz`` plays by the thousand, and what it has found.
 """
 
 from __future__ import annotations

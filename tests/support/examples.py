@@ -1,7 +1,7 @@
 """How many examples of Hypothesis a property gets: the same fixed ones every time, or many new ones in a search.
 
 ``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for all of them (``make test-all``), ``search`` as
-``make fuzz`` does.
+``python3 -m tools fuzz`` does.
 """
 
 from __future__ import annotations

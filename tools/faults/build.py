@@ -40,7 +40,7 @@ def missing(short: bool = False) -> list[str]:
 def available(short: bool = False) -> Path:
     """The folder with all of them. Raises NoBinaries: building takes minutes, so it is asked for."""
     if lacking := missing(short):
-        raise NoBinaries(f"{', '.join(lacking)} not found in {folder()}: run `make fault-programs` (minutes, once)")
+        raise NoBinaries(f"{', '.join(lacking)} not in {folder()}: run `python3 -m tools fault-programs` (minutes)")
     return folder()
 
 

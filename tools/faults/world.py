@@ -37,7 +37,7 @@ PG = Path("/usr/lib/postgresql/15/bin")
 DISK = "512m"
 SLOTS = 12
 OURS = ("scheduler", "gateway-1", "gateway-2", "worker-1", "worker-2")
-#: In a short play each is there once, which halves what it costs: two of a kind are what ``make faults`` is for.
+#: In a short play each is there once, which halves what it costs: two of a kind are for the task ``faults``.
 SHORT_OURS = ("scheduler", "gateway-2", "worker-2")
 PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "gateway-2", "webhook")
 #: What of the machine's environment would be settings of ours.

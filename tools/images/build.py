@@ -73,7 +73,7 @@ def engine() -> str:
     for name in [wanted] if wanted else ENGINES:
         if shutil.which(name) and (name != "docker" or wanted or _answers()):
             return name
-    raise SystemExit(f"images: {wanted or ', '.join(ENGINES)}: not here; `make image-deps` installs buildah (Debian)")
+    raise SystemExit(f"images: {wanted or ', '.join(ENGINES)}: not found; on Debian run `python3 -m tools image-deps`")
 
 
 def _answers() -> bool:

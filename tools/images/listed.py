@@ -16,7 +16,7 @@ from tools.images import build
 DEPLOY = build.ROOT / "deploy"
 LIST = DEPLOY / "images.txt"
 _HEAD = """\
-# The images that deploy/ names, and where: `make image-list` writes it, docs/images.md tells how to mirror them.
+# The images that deploy/ names, and where. `python3 -m tools image-list` writes this list; docs/images.md: mirrors.
 # Ours are built (`make image`); the others are the demo's: production has a database and a Temporal of its own.
 """
 

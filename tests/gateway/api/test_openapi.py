@@ -28,7 +28,7 @@ from tools import openapi
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "crawler_lifecycle"
-CURE = "run `make openapi` and commit what it writes"
+CURE = "run `python3 -m tools openapi` and commit what it writes"
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ KINDS = (
         for kind in ("clusterqueues", "localqueues", "resourceflavors", "workloadpriorityclasses")
     ),
 )
-#: Built only for `make test-kueue`, since it takes three minutes more. Its visibility server would write below ``/``.
+#: Built by the task `test-kueue` alone, as it takes three minutes more. Its visibility server would write below ``/``.
 KUEUE = (
     Program(
         "kueue",

@@ -32,7 +32,7 @@ class Kueue:
     def __init__(self, cluster: Cluster, **more: Any) -> None:
         where = binaries.kueue_folder()
         if not (where / "config").exists():
-            raise binaries.NoBinaries(f"kueue not found in {where}: `make test-kueue` builds it (minutes, once)")
+            raise binaries.NoBinaries(f"no kueue in {where}: `python3 -m tools test-kueue` builds it (minutes, once)")
         self.cluster, self._admin, self._config = cluster, cluster.admin, where / "config"
         folder = cluster.places.folder
         self._certificates = folder / "kueue-certificates"

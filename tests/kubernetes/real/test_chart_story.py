@@ -5,7 +5,7 @@ docs/deployment-kubernetes.md has them; ``release.py`` fills in what an installe
 database, Temporal and storage are processes of this machine, and names and Services are served by the tests. There is
 one worker of most roles (``deploy/helm/ci/small-values.yaml``), two for workflows, stops and the gateway.
 
-What is true is read from the crawls' own site, from the cluster and from the database; `make test-chart` prints the
+What is true is read from the crawls' own site, from the cluster and from the database; the task `test-chart` prints the
 seconds of each step.
 """
 

@@ -328,7 +328,7 @@ def test_one_connection_serves_one_call_after_the_other(server: FakeApiServer) -
 
 
 def test_the_client_is_the_one_that_is_meant() -> None:
-    """`make test-kubernetes-37` runs all of this on another one, and must not pass for having found ours."""
+    """The task `test-kubernetes-37` runs all of this on another one, and must not pass for having found ours."""
     import kubernetes
 
     meant = os.environ.get("KUBERNETES_MAJOR", "36")
