@@ -74,7 +74,7 @@ lock: ## renew the lock files (uv)
 	@$(COMPILE) --python-version 3.11 images/sbom/requirements.in -o images/sbom/requirements.lock
 
 wheel: env ## build the package into dist; the same sources give the same bytes
-	@rm -rf dist && $(PY) -m hatchling build -t wheel -d dist
+	@rm -f dist/*.whl && $(PY) -m hatchling build -t wheel -d dist
 
 # FRESH=1 takes Debian's updates, ONLY=NAME builds one image; docs/images.md has the other variables.
 export BUILDER BUILD_ID PYTHON_IMAGE RUNTIME_IMAGE MIRROR
@@ -83,6 +83,7 @@ image: wheel ## build both container images into dist/images, with buildah, podm
 
 site: env ## build docs/ into dist/site, and check every link
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build
+	@echo "open dist/site/index.html in a browser"
 
 clean: ## remove the environment, and everything that was built
 	@rm -rf dist .venv .crawl .mypy_cache .ruff_cache .pytest_cache .hypothesis
