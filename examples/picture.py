@@ -1,4 +1,4 @@
-"""``python -m examples.picture FILE``: the picture in the README, taken of ``crawlctl watch`` during a real run.
+"""``python -m examples.picture FILE``: the picture in the quickstart, taken of ``crawlctl watch`` during a real run.
 
 It brings up the embedded stack, starts a run of several tasks, runs ``crawlctl watch`` in a terminal of its own, and
 kills one of the crawlers. As soon as the screen shows the correction, it is written as an SVG. The SVG loads nothing.

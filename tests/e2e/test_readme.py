@@ -1,4 +1,4 @@
-"""Every block of commands of the README works on a clean clone, in the order in which it stands."""
+"""Every block of commands of the README and the quickstart works on a clean clone, in the order in which it stands."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ from tests.e2e.world import PATIENCE_S, processes_below, until
 ROOT = Path(__file__).parents[2]
 #: The command that stays in its terminal. What follows is typed into another one.
 STAYS = "make dev"
+#: What a newcomer reads, one page after the other. A block that an earlier page has is typed once.
+PAGES = ("README.md", "docs/README.md", "docs/quickstart.md")
 #: Beginnings of commands that are not executed here, with what executes them instead, or why nothing can.
 NOT_HERE = {
-    "make test ": "it executes this test",
+    "git clone ": "this test has a clone, and no address is known yet",
+    "make wheel": "tests/packaging/test_wheel.py builds it",
+    "uvx --from dist/": "tests/packaging/test_wheel.py runs this command of the wheel, without uv and a package index",
     "make run-kubernetes ": "it needs root, and a cluster that takes minutes to build; a stage of .ci/run",
     "crawlctl dev --cluster kubernetes ": "it needs a cluster: tests/kubernetes/test_dev_on_kwok.py",
     "kubectl apply -k deploy/overlays/production ": "it needs a cluster in production, with its secrets and images; "
@@ -38,8 +42,9 @@ SLOW_S = 600.0
 
 
 def blocks() -> list[list[str]]:
-    """The fenced blocks of the README, each as the list of its commands; a continued line is one command."""
-    found = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "README.md").read_text(), re.S | re.M)
+    """The fenced blocks of the pages, each once, as the list of its commands; a continued line is one command."""
+    texts = "".join((ROOT / page).read_text() for page in PAGES)
+    found = dict.fromkeys(re.findall(r"^```\w*\n(.*?)^```$", texts, re.S | re.M))
     return [text.replace("\\\n", " ").splitlines() for text in found]
 
 
@@ -96,7 +101,7 @@ def clone(tmp_path: Path) -> Iterator[Clone]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; `make test-deps` installs it")
 @pytest.mark.timeout(2 * SLOW_S)
-def test_the_blocks_of_the_readme_work_in_their_order_on_a_clean_clone(clone: Clone) -> None:
+def test_the_blocks_of_the_pages_work_in_their_order_on_a_clean_clone(clone: Clone) -> None:
     commands = [command for block in blocks() for command in typed(block)]
     (stays,) = [place for place, command in enumerate(commands) if command.startswith(STAYS)]
     clone.type(commands[:stays])
@@ -151,7 +156,7 @@ def _check(clone: Clone, address: str) -> None:
     assert zipfile.is_zipfile(exported)
 
 
-def test_every_command_that_is_not_executed_is_in_the_readme_and_has_a_reason() -> None:
+def test_every_command_that_is_not_executed_is_on_a_page_and_has_a_reason() -> None:
     commands = [command for block in blocks() for command in block]
     for beginning, reason in NOT_HERE.items():
         assert [command for command in commands if command.startswith(beginning)], beginning
@@ -160,7 +165,19 @@ def test_every_command_that_is_not_executed_is_in_the_readme_and_has_a_reason() 
     assert len(typed(commands)) > 20
 
 
-def test_the_readme_needs_no_package_index_that_has_this_package() -> None:
+def test_the_readme_comes_first_and_other_pages_repeat_its_start() -> None:
+    """So what a page says of the first minutes is what the README says, word by word."""
+    readme = (ROOT / "README.md").read_text()
+    start = [block for block in blocks() if any("make dev" in command for command in block)]
+    assert len(start) == 1
+    for page in PAGES[1:]:
+        text = (ROOT / page).read_text()
+        first = re.findall(r"^```\n(.*?)^```$", text, re.S | re.M)[:2]
+        assert [block for block in first if block not in readme] == [], page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_needs_a_package_index_that_has_this_package(page: str) -> None:
     """It is on none, so nothing may install it by its name."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / page).read_text()
     assert re.findall(r"(?:uvx|pipx run|pip install|uv pip install|uv tool install) +\S*crawler-lifecycle", text) == []

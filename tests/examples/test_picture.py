@@ -1,4 +1,4 @@
-"""The picture in the README: which frame of a screen it is made of, and that the SVG loads nothing."""
+"""The picture in the quickstart: which frame of a screen it is made of, and that the SVG loads nothing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_the_svg_shows_command_and_frame_and_loads_nothing() -> None:
     assert "@import" not in picture
 
 
-def test_the_picture_in_the_readme_is_small_and_shows_a_correction() -> None:
-    (named,) = re.findall(r"!\[[^]]+\]\((docs/\S+\.svg)\)", (ROOT / "README.md").read_text())
-    picture = (ROOT / named).read_text()
+def test_the_picture_in_the_quickstart_is_small_and_shows_a_correction() -> None:
+    (named,) = re.findall(r"!\[[^]]+\]\((\S+\.svg)\)", (ROOT / "docs" / "quickstart.md").read_text())
+    picture = (ROOT / "docs" / named).read_text()
     assert len(picture) < 40_000
     assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", picture)
     shown = words(picture)

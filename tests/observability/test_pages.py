@@ -88,7 +88,7 @@ def test_crawlctl_understands_what_the_pages_tell_it() -> None:
 
 def _understands(line: str) -> None:
     placeholders = {"RUN": "7", "TASK": "12", "N": "3", "ID": "x", "NAME": "x", "CRAWLER": "x", "ROLE": "control"}
-    words = [placeholders.get(word, word) for word in shlex.split(line)[1:]]
+    words = [placeholders.get(word.removeprefix("$"), word) for word in shlex.split(line)[1:]]
     _, rest = session.split(words)
     try:
         build().parse_args(rest, print_error=False, exit_on_error=False)

@@ -36,9 +36,9 @@ MEANINGS: dict[CorrectionKind, str] = {
     CorrectionKind.NOT_OURS: "Another object had the name of our object.",
     CorrectionKind.STILL_ALIVE: "The task was recorded as ended, but it still executed.",
     CorrectionKind.NEVER_EXISTED: "The task was recorded as deployed, but it never existed on the cluster.",
-    CorrectionKind.LATE: "The end was found later than the due look should have found it.",
+    CorrectionKind.LATE: "The end was found later than the due poll should have found it.",
     CorrectionKind.LATE_EVIDENCE: "New evidence showed that the recorded end was wrong.",
-    CorrectionKind.REPAIR: "A resume or an audit corrected a status that no look had checked.",
+    CorrectionKind.REPAIR: "A resume or an audit corrected a status that no poll had checked.",
 }
 
 #: The parts that can find a change: values of the column ``source`` of transitions and ``found_by`` of corrections.
