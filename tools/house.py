@@ -1,5 +1,5 @@
 """Refuse code that grew: more tokens in a folder than ``house.toml`` allows, more words on a page, or more docstrings
-that ask.
+that ask. Refuse words in ``README.md`` and ``docs/`` that the glossary has replaced.
 
 Tokens and not lines, so that nobody makes lines denser to pass. A room is the first folder or module in
 ``crawler_lifecycle/``. Layout, comments and docstrings do not count. A docstring asks when it begins with a word like
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ DOCS = LIMITS.parent.parent / "docs"
 PAGE = 2_500
 ASKING = frozenset({"What", "Whether", "Where", "How", "Those", "Whoever", "Who", "When", "Why", "That", "Which"})
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+#: Pages whose sentences are those of the code.
+MADE_OF_CODE = ("problems.md", "settings.md")
+#: Text that is no prose: fenced blocks, code, quoted messages, targets of links, HTML.
+NO_PROSE = re.compile(
+    r"^ *```.*?^ *```|(`+)[^`].*?\1|\"[^\"\n]*\"|(?<=\])\([^)\s]*\)|<[^>]*>", re.DOTALL | re.MULTILINE
+)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -72,8 +79,32 @@ def long_pages(docs: Path, most: int) -> Iterator[str]:
         yield f"docs/ has {total:,} words, at most {most:,}: shorten another page"
 
 
+def prose(page: str) -> str:
+    """A page of Markdown with blanks in place of everything that is no prose. Each word keeps its line."""
+    return NO_PROSE.sub(lambda found: re.sub(r"\S", " ", found[0]), page)
+
+
+def replaced_words(pages: Iterable[Path], replaced: Mapping[str, str]) -> Iterator[str]:
+    """Each place where the prose of a page has a word that was replaced, with what to write instead."""
+    for page in pages:
+        text = prose(page.read_text())
+        for words, instead in replaced.items():
+            pattern = words.replace(" ", r"\s+")
+            for found in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
+                line = text.count("\n", 0, found.start()) + 1
+                yield f"{page.name}:{line}: {' '.join(found[0].split())!r}: write {instead} (docs/glossary.md)"
+
+
 if __name__ == "__main__":
     figures = tomllib.loads(LIMITS.read_text())
-    found = [*complaints(HOUSE, figures), *long_pages(DOCS, figures["words"])]
+    pages = [
+        DOCS.with_name("README.md"),
+        *(page for page in sorted(DOCS.glob("*.md")) if page.name not in MADE_OF_CODE),
+    ]
+    found = [
+        *complaints(HOUSE, figures),
+        *long_pages(DOCS, figures["words"]),
+        *replaced_words(pages, figures["replaced"]),
+    ]
     print("\n".join(found), end="\n" if found else "")
     sys.exit(len(found) > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,60 @@ def test_a_page_that_is_too_long_is_refused_and_pages_that_are_too_long_together
     assert page.startswith("docs/long.md has 2,501 words, at most 2,500: ")
     assert docs.startswith("docs/ has 5,001 words, at most 5,000: ")
     assert len(list(house.long_pages(tmp_path, 5001))) == 1
+
+
+REPLACED = {"goes? on": "continue", "beside": "next to"}
+
+
+def test_a_replaced_word_is_refused_with_its_place_and_what_to_write_instead(tmp_path: Path) -> None:
+    (page := tmp_path / "page.md").write_text("# A page\n\nThe crawl goes\non, and Beside it.\n")
+    assert list(house.replaced_words([page], REPLACED)) == [
+        "page.md:3: 'goes on': write continue (docs/glossary.md)",
+        "page.md:4: 'Beside': write next to (docs/glossary.md)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```console\n$ beside goes on\n```",
+        "1. A list:\n\n    ```\n    beside\n    ```",
+        "`beside`, ``a `beside` b``",
+        'The run shows "the crawl goes on".',
+        "[next to](beside.md#goes-on)",
+        '<a id="beside"></a>',
+        "besides, foregoes on_error",
+    ],
+)
+def test_code_quoted_messages_and_targets_of_links_are_no_prose(text: str, tmp_path: Path) -> None:
+    (page := tmp_path / "page.md").write_text(text)
+    assert list(house.replaced_words([page], REPLACED)) == []
+
+
+def test_prose_after_code_is_read(tmp_path: Path) -> None:
+    (page := tmp_path / "page.md").write_text("```\nbeside\n```\n`a` beside `b`\n\n```\nbeside\n```\n")
+    assert list(house.replaced_words([page], REPLACED)) == ["page.md:4: 'beside': write next to (docs/glossary.md)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("each look at the cluster", 1),
+        ("the next looks", 1),
+        ("it looks like a stop; look for it", 0),
+        ("the page shows", 1),
+        ("the page of a schedule", 0),
+        ("it went on by itself", 1),
+        ("a ladder of rungs", 2),
+    ],
+)
+def test_the_list_of_this_project(text: str, refused: int, tmp_path: Path) -> None:
+    (page := tmp_path / "page.md").write_text(text)
+    replaced = tomllib.loads(house.LIMITS.read_text())["replaced"]
+    assert len(list(house.replaced_words([page], replaced))) == refused
+
+
+def test_the_glossary_has_thirty_words_in_one_sentence_each() -> None:
+    lines = [line for line in (house.DOCS / "glossary.md").read_text().splitlines() if line.startswith("- ")]
+    assert len(lines) == 30
+    assert [line for line in lines if not line.endswith(".") or ". " in line] == []
