@@ -126,7 +126,7 @@ def begin(world: BenchWorld, tasks: int, rate: float) -> list[int]:
 def measure(world: Measured, tasks: int, rate: float) -> Cost:
     """Play the load once, after a few runs that warm up, and divide by its tasks."""
     _end_of(world, begin(world, 10 * EACH, rate))
-    pids = {part: world.stack.pids[part] for part in PARTS}
+    pids = {part: world.stack.supervisor.pids()[part] for part in PARTS}
     cpu = {part: _cpu(pid) for part, pid in pids.items()}
     calls, size, began = requests(world.cluster), world.size(), time.monotonic()
     runs = begin(world, tasks, rate)
@@ -159,10 +159,10 @@ def standing(world: Measured, tasks: int) -> Iterator[None]:
     run_id = int(world.gateway.start(run, uuid.uuid4().hex)["run_id"])
     until(lambda: world.tasks(run_id).get("RUNNING", 0) == tasks, f"{tasks} tasks that execute", 1800)
     print(f"{tasks} tasks of a run execute after {time.monotonic() - began:.0f} s", flush=True)
-    before = {part: _cpu(world.stack.pids[part]) for part in PARTS}
+    before = {part: _cpu(world.stack.supervisor.pids()[part]) for part in PARTS}
     time.sleep(STANDING_S)
-    used = {part: (_cpu(world.stack.pids[part]) - cpu) / STANDING_S for part, cpu in before.items()}
-    memory = {part: _memory(world.stack.pids[part])["VmRSS"] for part in PARTS}
+    used = {part: (_cpu(world.stack.supervisor.pids()[part]) - cpu) / STANDING_S for part, cpu in before.items()}
+    memory = {part: _memory(world.stack.supervisor.pids()[part])["VmRSS"] for part in PARTS}
     parts = ", ".join(f"{part} {used[part]:.3f} core, {memory[part]:.0f} MiB" for part in PARTS)
     print(f"    while nothing else happens, {STANDING_S} s: {parts}", flush=True)
     yield

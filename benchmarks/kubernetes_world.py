@@ -280,7 +280,7 @@ def many(world: BenchWorld, tasks: int, parallel: int) -> None:
     before, began = requests(world.cluster), time.monotonic()
     request = {"crawler": "brief", "tasks": [{"args": {}}] * tasks, "max_parallel_tasks": parallel, "poll_minutes": [1]}
     run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
-    peak, pid = 0.0, world.stack.pids["worker"]
+    peak, pid = 0.0, world.stack.supervisor.pids()["worker"]
 
     def over() -> bool:
         nonlocal peak

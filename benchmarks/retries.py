@@ -158,7 +158,7 @@ def drained(made: BenchWorld, seen: Watches) -> None:
     moments = sorted(dice.uniform(0, 2) for _ in nodes)
     began = time.monotonic()
     request = {"crawler": "leaves", "tasks": [{"args": {}}] * TASKS, "poll_minutes": [1]}
-    run_id, pid = int(made.gateway.start(request, uuid.uuid4().hex)["run_id"]), made.stack.pids["worker"]
+    run_id, pid = int(made.gateway.start(request, uuid.uuid4().hex)["run_id"]), made.stack.supervisor.pids()["worker"]
 
     def of_run(keys: set[Key]) -> set[str]:
         return {index for run, index, _ in list(keys) if run == str(run_id)}

@@ -33,11 +33,11 @@ PARTS = ("worker", "temporal", "gateway", "scheduler")
 @contextlib.contextmanager
 def frozen(bench: World) -> Iterator[None]:
     """Temporal stands still, and goes on afterwards."""
-    bench.stack.kill_part("temporal", signal.SIGSTOP)
+    bench.stack.supervisor.kill("temporal", signal.SIGSTOP)
     try:
         yield
     finally:
-        bench.stack.kill_part("temporal", signal.SIGCONT)
+        bench.stack.supervisor.kill("temporal", signal.SIGCONT)
 
 
 def ends(build: str = "") -> None:
@@ -81,7 +81,7 @@ def cost(build: str = "") -> None:
     """Runs of one task, one after the other."""
     with world(build, wake_ups=True) as bench:
         _one_after_the_other(bench, 3)  # what is imported and compiled once is no cost of a run
-        pids = {part: bench.stack.pids[part] for part in PARTS}
+        pids = {part: bench.stack.supervisor.pids()[part] for part in PARTS}
         before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
         time.sleep(IDLE_S)
         idle = {part: (_cpu(pid) - before[part]) / (time.monotonic() - began) for part, pid in pids.items()}

@@ -202,13 +202,13 @@ def stops() -> None:
         victims = world.start(STUCK_STOPS)
         world.executing(victims)
         # A scheduler service that takes calls and never answers: its callers hold every place of the cluster queue.
-        world.stack.kill_part("scheduler", signal.SIGSTOP)
+        world.stack.supervisor.kill("scheduler", signal.SIGSTOP)
         try:
             asyncio.run(_start_past_the_gateway(str(world.stack.addresses["temporal"]), 40))
             time.sleep(5)
             delays = [_stop(world, run_id) for run_id in victims]
         finally:
-            world.stack.kill_part("scheduler", signal.SIGCONT)
+            world.stack.supervisor.kill("scheduler", signal.SIGCONT)
         _line("stop, cluster queue stuck (4 places, 40 hanging deployments)", delays, "<= 30 s")
         world.clear()
 
@@ -240,15 +240,15 @@ def kills(seed: int = 5) -> None:
         for _ in range(KILLS):
             time.sleep(moments.uniform(0.0, 3.0))
             # Each kill is a first one: what is measured is not how patiently a supervisor restarts what dies often.
-            world.stack._supervisor._kept["worker"].delay = 0.0
-            world.stack.kill_part("worker")
+            world.stack.supervisor._kept["worker"].delay = 0.0
+            world.stack.supervisor.kill("worker")
             killed, began = datetime.now(UTC), time.monotonic()
             # Before it is healthy, which waits for the processes with users' code too: runs do not.
             world.until(lambda: any(world.verified_since([one], killed) for one in run_ids))  # noqa: B023
             first.append(time.monotonic() - began)
             world.until(lambda: world.verified_since(run_ids, killed))  # noqa: B023
             delays.append(time.monotonic() - began)
-            world.stack.wait_healthy("worker")
+            world.stack.supervisor.wait_healthy(["worker"])
             back.append(time.monotonic() - began)
         _line("worker killed, until it is healthy again", back, "-")
         _line("worker killed, until its work goes on: a run was verified", first, "<= 2.5 s")

@@ -93,13 +93,13 @@ class Story:
         run_id = self.ids["multi"]
         self._wait("a first item", lambda: self._found_something(run_id))
         # The site answers nobody meanwhile: what is on record as executing cannot come to its own end before the shot.
-        self.stack.kill_part("site", signal.SIGSTOP)
+        self.stack.supervisor.kill("site", signal.SIGSTOP)
         try:
             task = self._victim(datetime.now(UTC))
             group = task_processes(self._places(), run_id)[f"{task['task_index']}/{task['attempt']}"][2]
             os.killpg(group, signal.SIGKILL)
         finally:
-            self.stack.kill_part("site", signal.SIGCONT)
+            self.stack.supervisor.kill("site", signal.SIGCONT)
         what = f"task {task['task_id']} of run {run_id}, process group {group}"
         self.view.say("chaos", f"killed {what} behind the service's back; on record it is {task['status']}", "red")
         self._wait("the correction", lambda: self._corrections_of(task))
@@ -114,11 +114,14 @@ class Story:
         self._wait("a slot for the last task", lambda: not self._run("multi")["tasks"].get("QUEUED"))
         self._wait_between_looks()
         items = self._run("single")["items"] or 0
-        pid = self.stack.kill_part("worker")
+        pid = self.stack.supervisor.kill("worker")
         self.view.say("worker", f"killed process {pid} while run {self.ids['single']} has {items} items", "red")
         begun = time.monotonic()
-        self.stack.wait_healthy("worker")
-        self.view.say("worker", f"process {self.stack.pids['worker']} took over after {span(time.monotonic() - begun)}")
+        self.stack.supervisor.wait_healthy(["worker"])
+        self.view.say(
+            "worker",
+            f"process {self.stack.supervisor.pids()['worker']} took over after {span(time.monotonic() - begun)}",
+        )
 
     def act_end(self) -> None:
         """Every run comes to its end, with nothing lost."""

@@ -57,8 +57,11 @@ def connect(settings: ClusterSettings) -> Api:
             read_s=settings.read_s,
         )
     except LifecycleError as error:
-        cure = "--kubeconfig FILE and --context NAME, or LIFECYCLE_CLUSTER__KUBECONFIG; kubectl config get-contexts"
-        raise WrongUsage("no Kubernetes cluster is configured", cure, why=str(error)) from None
+        raise WrongUsage(
+            "no Kubernetes cluster is configured",
+            "--kubeconfig FILE and --context NAME, or LIFECYCLE_CLUSTER__KUBECONFIG; kubectl config get-contexts",
+            why=str(error),
+        ) from None
 
 
 def check_namespace(api: Api) -> None:
@@ -66,9 +69,12 @@ def check_namespace(api: Api) -> None:
     if namespace_phase(api) != "Terminating":
         return
     name = api.namespace
-    why = "nothing can be created in it; pods that are left may wait for our finalizer"
-    cure = f"crawlctl cluster release --namespace {name}, or use --namespace with another name"
-    raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"the namespace {name!r} is being deleted", why, cure)
+    raise CommandFailed(
+        Exit.NOT_IN_THIS_STATE,
+        f"the namespace {name!r} is being deleted",
+        "nothing can be created in it; pods that are left may wait for our finalizer",
+        f"crawlctl cluster release --namespace {name}, or use --namespace with another name",
+    )
 
 
 def namespace_phase(api: Api) -> str | None:
@@ -85,8 +91,12 @@ def namespace_phase(api: Api) -> str | None:
     try:
         return "Terminating" if read_namespace(api).leaving else "Active"
     except NotFound:
-        cure = f"kubectl create namespace {name}, or use --namespace with another name"
-        raise CommandFailed(Exit.NOT_FOUND, f"the cluster has no namespace {name!r}", None, cure) from None
+        raise CommandFailed(
+            Exit.NOT_FOUND,
+            f"the cluster has no namespace {name!r}",
+            None,
+            f"kubectl create namespace {name}, or use --namespace with another name",
+        ) from None
     except RequestRefused:
         return None
     except ClusterUnavailable as error:

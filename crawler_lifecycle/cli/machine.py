@@ -1,10 +1,17 @@
-"""Facts about this machine: its loopback address, and the start times of processes."""
+"""Facts about this machine: its loopback address, the start times of processes, and a start of ``crawlctl dev``."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 LOOPBACK = "127.0.0.1"
+#: The file of a state directory that ``crawlctl dev`` locks. It has the id and the start time of its process, and a
+#: third word once the stack is ready.
+LOCK = "dev.lock"
 
 
 def start_time(pid: int) -> int | None:
@@ -17,3 +24,23 @@ def start_time(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def living(known: Mapping[str, Any]) -> dict[str, int]:
+    """Return the processes of this ``dev.json`` that still exist, by the names of their parts."""
+    started = known.get("started") or {}
+    pids = known.get("processes") or {}
+    return {name: pid for name, pid in pids.items() if start_time(pid) == started.get(name, "")}
+
+
+def starting(lock: Path) -> float | None:
+    """Return for how many seconds ``crawlctl dev`` has been starting in the folder of this ``LOCK``.
+
+    ``None`` if it is ready, has ended or never began, and if another user began it.
+    """
+    try:
+        found = lock.stat()
+        pid, begun = map(int, lock.read_text().split() if found.st_uid == os.geteuid() else ())
+    except (OSError, ValueError):
+        return None
+    return time.time() - found.st_mtime if start_time(pid) == begun else None

@@ -129,8 +129,10 @@ def check_words(words: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             shown = word.encode("utf-8", "backslashreplace").decode()
-            cure = "write it in UTF-8; if it is the name of a file, rename the file"
-            raise WrongUsage(f"argument {number}: {shown!r} is not valid UTF-8", cure) from None
+            raise WrongUsage(
+                f"argument {number}: {shown!r} is not valid UTF-8",
+                "write it in UTF-8; if it is the name of a file, rename the file",
+            ) from None
 
 
 def run(words: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.domain.bounds import storable
 
+from .machine import LOCK, starting
 from .problems import CommandFailed, Exit, WrongUsage
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
 TIME_FORMATS = ("relative", "iso")
 COLOURS = ("auto", "always", "never")
 REQUEST_TIMEOUT_S = 30.0
+#: Seconds to wait for a ``crawlctl dev`` that is starting.
+START_S = 60
 #: Characters of a file with a token that are read: a device may have no end.
 TOKEN_MAX = 100_000
 
@@ -82,7 +86,7 @@ class Session:
 
     def _of_dev(self) -> dev_json.Stack:
         """Return the nearest ``crawlctl dev``. Raises ``CommandFailed`` if there is none."""
-        found = dev_json.nearest(say)
+        found = stack_of_dev()
         if found is not None and found.known.get("gateway"):
             return found
         raise CommandFailed(
@@ -139,12 +143,29 @@ def command(verb: str, **options: object) -> str:
     return " ".join(words)
 
 
+def stack_of_dev() -> dev_json.Stack | None:
+    """Return the stack of this folder or a folder above it, as ``dev_json.nearest`` does. Wait while it is starting.
+
+    Raises ``CommandFailed`` if it is still starting after ``START_S``.
+    """
+    here = Path.cwd()
+    locks = (folder / dev_json.FOLDER / LOCK for folder in (here, *here.parents))
+    lock = next(filter(Path.is_file, locks), here)
+    for second in range(START_S + 1):
+        age = starting(lock)
+        if age is None:
+            return dev_json.nearest(say)
+        if second == 0:
+            say(f"crawlctl dev is starting ({age:.0f} s); waiting up to {START_S} s for it")
+        time.sleep(1)
+    raise CommandFailed(Exit.UNREACHABLE, "crawlctl dev is still starting", None, f"ls {lock.parent / 'logs'}")
+
+
 def _setting(name: str) -> str | None:
     try:
         return dev_json.gateway_setting(name)
     except dev_json.ConfigUnreadable as error:
-        cure = "give the path of a TOML file in LIFECYCLE_CONFIG, or unset it"
-        raise WrongUsage(str(error), cure) from None
+        raise WrongUsage(str(error), "give the path of a TOML file in LIFECYCLE_CONFIG, or unset it") from None
 
 
 def _read_token(file: Path) -> str:
@@ -152,16 +173,18 @@ def _read_token(file: Path) -> str:
         with file.open(encoding="utf-8") as opened:
             text = opened.read(TOKEN_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        cure = "give a file that only contains the token"
-        raise WrongUsage(f"--token-file {file} cannot be read", cure, why=str(error)) from None
+        raise WrongUsage(
+            f"--token-file {file} cannot be read", "give a file that only contains the token", why=str(error)
+        ) from None
     return _checked_token(text.strip(), f"--token-file {file}")
 
 
 def _checked_token(text: str, where: str) -> str:
     # The error does not contain the text: it may be a secret with a small mistake.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        cure = "give one word of printable ASCII, as crawlctl gateway token new prints it"
-        raise WrongUsage(f"{where} has no valid token", cure)
+        raise WrongUsage(
+            f"{where} has no valid token", "give one word of printable ASCII, as crawlctl gateway token new prints it"
+        )
     return text
 
 
@@ -189,9 +212,10 @@ def split(words: Sequence[str]) -> tuple[Session, list[str]]:
         elif word in _FLAGS:
             flags.add(_FLAGS[word])
         elif name == "--token":
-            cure = "set LIFECYCLE_GATEWAY__TOKEN, or give --token-file FILE"
-            what = "--token is not supported: every user of this machine could read the token"
-            raise WrongUsage(what, cure)
+            raise WrongUsage(
+                "--token is not supported: every user of this machine could read the token",
+                "set LIFECYCLE_GATEWAY__TOKEN, or give --token-file FILE",
+            )
         else:
             rest.append(word)
     return _session(found, flags), rest
@@ -240,8 +264,7 @@ def seconds(text: str) -> float:
     """Return the seconds of a duration: ``90``, ``90s``, ``30m``, ``1h30m`` or ``7d``. Raises ``CommandFailed``."""
     match = _DURATION.fullmatch(text.strip())
     if not text.strip() or match is None:
-        cure = "give a duration such as 90s, 30m, 1h30m or 7d"
-        raise WrongUsage(f"{text!r} is not a duration", cure)
+        raise WrongUsage(f"{text!r} is not a duration", "give a duration such as 90s, 30m, 1h30m or 7d")
     days, hours, minutes, rest = (float(part or 0) for part in match.groups())
     return days * 86400 + hours * 3600 + minutes * 60 + rest
 
@@ -258,8 +281,9 @@ def long_ago(text: str, now: datetime, rule: Retention, option: str = "--older-t
     try:
         return age_s, storable(now - timedelta(seconds=age_s))
     except (OverflowError, ValueError):
-        cure = f"give a duration such as {rule.default_s / 86400:g}d"
-        raise WrongUsage(f"{option} {text!r} is too long", cure) from None
+        raise WrongUsage(
+            f"{option} {text!r} is too long", f"give a duration such as {rule.default_s / 86400:g}d"
+        ) from None
 
 
 def time_of(option: str, text: str, now: datetime | None = None) -> str:

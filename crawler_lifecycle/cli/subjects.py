@@ -90,9 +90,8 @@ class Kind:
         plural = self.subject.plural
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
-        columns = self.subject.columns
-        key = self.subject.key
-        show_list(f"/v1/{plural}", columns, key=key, empty=empty, limit=limit, **filters)
+        subject = self.subject
+        show_list(f"/v1/{plural}", subject.columns, key=subject.key, empty=empty, limit=limit, **filters)
 
     def show(self, rows: Sequence[Document]) -> None:
         """Print entries, and the notes of the gateway about them."""

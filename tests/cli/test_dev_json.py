@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle import dev_json
+from crawler_lifecycle.cli import session
+from crawler_lifecycle.cli.machine import LOCK, starting
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
@@ -163,6 +166,64 @@ def test_a_state_folder_of_another_is_refused_and_ours_is_closed(tmp_path: Path)
         os.chown(stack.state_dir, 65534, 65534)
         with pytest.raises(CommandFailed, match="belongs to uid 65534"):
             stack._take_lock()
+
+
+def test_a_command_waits_for_a_stack_that_is_starting(
+    crawlctl: Crawlctl, folder: Path, seen: tuple[str, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its addresses may be in the file of the last stack, or in none yet."""
+    stack = Stack(Layout(folder))
+    stack._take_lock()
+    os.utime(folder / LOCK, (0, time.time() - 9))
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            _write(folder, gateway=seen[0])
+            print(" ready", file=stack._lock, flush=True)
+
+    monkeypatch.setattr(session.time, "sleep", sleep)
+    try:
+        result = crawlctl("crawler", "list", "-o", "name")
+        assert (result.code, result.out) == (0, "planted\n")
+        assert result.err == "crawlctl dev is starting (9 s); waiting up to 60 s for it\n"
+        assert len(waited) == 3
+        assert crawlctl("crawler", "list", "-o", "name").err == ""
+    finally:
+        stack.stop()
+
+
+def test_a_command_waits_no_longer_than_a_minute(
+    crawlctl: Crawlctl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = Stack(Layout(folder))
+    stack._take_lock()
+    waited: list[float] = []
+    monkeypatch.setattr(session.time, "sleep", waited.append)
+    try:
+        result = crawlctl("list")
+        assert (result.code, sum(waited)) == (8, 61)
+        assert "crawlctl dev is still starting" in result.err
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        assert starting(folder / LOCK) is None, "another user's"
+    finally:
+        stack.stop()
+
+
+def test_a_second_stack_in_a_folder_is_told_about_the_first(folder: Path) -> None:
+    _write(folder, gateway="http://127.0.0.1:8500")
+    first, second = Stack(Layout(folder)), Stack(Layout(folder))
+    first._take_lock()
+    try:
+        with pytest.raises(CommandFailed, match=r"already runs in \S+: starting \(0 s\)"):
+            second._take_lock()
+        print(" ready", file=first._lock, flush=True)
+        with pytest.raises(CommandFailed, match=r"already runs in \S+: http://127\.0\.0\.1:8500/\n") as failed:
+            second._take_lock()
+        assert f"kill {os.getpid()}; or" in str(failed.value)
+    finally:
+        first.stop()
 
 
 def test_a_start_ends_no_process_that_others_may_have_named(tmp_path: Path) -> None:

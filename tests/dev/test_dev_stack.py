@@ -96,7 +96,7 @@ def test_a_second_dev_is_refused_and_says_by_whom(running: Dev) -> None:
     output, _ = second.process.communicate(timeout=ANSWER_S)
     assert second.process.returncode == 4
     assert output == ""
-    assert f"in use by process {running.process.pid}" in running.error_output()
+    assert f"already runs in {running.state_dir}: {running.known['gateway']}/\n" in running.error_output()
     assert running.process.poll() is None
 
 

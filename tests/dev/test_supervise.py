@@ -116,7 +116,7 @@ def test_neither_a_full_disk_nor_a_closed_terminal_ends_the_watching(
         raise OSError(28, "No space left on device")
 
     stack = Stack(Layout(tmp_path), say=say)
-    watching = stack._supervisor
+    watching = stack.supervisor
     monkeypatch.setattr(Stack, "_write_dev_json", full)
     watching.start([_server("web")])
     try:

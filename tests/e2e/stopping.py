@@ -119,7 +119,7 @@ class StopWorld(World):
 
     def kill(self, *parts: str) -> None:
         """``kill -9``, and keep them down until ``bring_back``."""
-        supervisor = self.stack._supervisor
+        supervisor = self.stack.supervisor
         for part in parts:
             supervisor._kept[part].wanted = False
             with contextlib.suppress(ProcessLookupError):
@@ -128,14 +128,14 @@ class StopWorld(World):
 
     def bring_back(self, *parts: str, wait: bool = True) -> None:
         for part in parts:
-            self.stack._supervisor._kept[part].wanted = True
+            self.stack.supervisor._kept[part].wanted = True
         if wait:
             for part in parts:
-                self.stack.wait_healthy(part)
+                self.stack.supervisor.wait_healthy([part])
 
     @property
     def worker_is_up(self) -> bool:
-        return "worker" in self.stack.pids
+        return "worker" in self.stack.supervisor.pids()
 
     def fill_slots(self) -> None:
         """Take every slot of the cluster: the free ones now, each other one at the moment at which it is given back.

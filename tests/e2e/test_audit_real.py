@@ -221,14 +221,14 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(alo
     run_id = started(alone, ENDLESS)
     until(lambda: alone.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
     until(lambda: alone.gateway.run(run_id)["status"] == "PROCESSING", "a run that has started")
-    supervisor = alone.stack._supervisor
+    supervisor = alone.stack.supervisor
     temporal = supervisor._kept["temporal"].part
     supervisor.stop(["temporal"])
     for file in alone.folder.glob("temporal.db*"):
         file.unlink()
     due = moment(alone.query("SELECT next_look_at FROM run_history WHERE run_id = ?", run_id)[0][0])
     supervisor.start([temporal])
-    alone.stack.wait_healthy()
+    alone.stack.supervisor.wait_healthy()
     back = datetime.now(UTC)
     until(lambda: alone.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id, "the word that its look is overdue")
     assert f"(run {run_id})" in alone.gateway.get("/v1/corrections/summary")["text"]

@@ -100,7 +100,7 @@ def test_a_planted_word_is_found_nowhere(planted: World) -> None:
     assert {"cluster", "archive"} <= {name.split("/")[0] for name in in_files(world)} | set(zips(world))
     done = world.crawlctl("delete", str(run), "--yes", "--by", "ada")
     assert done.returncode == 0, done.stderr
-    world.stack.kill_part("worker", signal.SIGKILL)
+    world.stack.supervisor.kill("worker", signal.SIGKILL)
     report = until(lambda: (told := world.gateway.run(run)["deleted"])["ended_at"] and told, "the end of the deletion")
     assert in_tables(world) == set()
     assert in_histories(world) == []

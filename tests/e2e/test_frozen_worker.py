@@ -139,14 +139,14 @@ class Frozen:
     def succeed(self) -> None:
         """Another worker takes over, and the runs go on until each step is done by somebody else."""
         world = self.world
-        usual = world.stack._supervisor._kept["worker"].part
+        usual = world.stack.supervisor._kept["worker"].part
         port, metrics = processes.free_port(), processes.free_port()
         ports = {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_WORKER__METRICS_PORT": str(metrics)}
         health = f"http://127.0.0.1:{port}/readyz"
         part = Part("successor", command("worker"), health, {**usual.env, **ports}, grace_s=25.0)
         began = time.monotonic()
-        world.stack._supervisor.start([part])
-        world.stack.wait_healthy("successor")
+        world.stack.supervisor.start([part])
+        world.stack.supervisor.wait_healthy(["successor"])
         if self.resumes:
             for name, run in self.runs.items():
                 self._resume(name, run)
@@ -195,7 +195,7 @@ class Frozen:
         if self.resumes:
             own = "SELECT 1 FROM export_record WHERE run_id = ? AND attempt = 1"
             until(lambda: world.query(own, self.runs["record_export"]), "how the first attempt's export went")
-        world.stack._supervisor.stop(["worker"])
+        world.stack.supervisor.stop(["worker"])
 
     def told(self, name: str) -> list[str]:
         """The lines of the log that this step's refused write leaves; where it leaves none, that it leaves none."""
@@ -215,7 +215,7 @@ class Frozen:
             if world.status(run) not in TERMINAL:
                 world.gateway.stop(run, requested_by="ada", request_id=f"end-{run}")
         until(lambda: world.closed(list(self.runs.values())), "the end of all runs", RECOVERY_S)
-        world.stack._supervisor.stop(["successor"])
+        world.stack.supervisor.stop(["successor"])
         world.bring_back("worker")
 
     def facts(self, run: int) -> Row:

@@ -79,7 +79,7 @@ class Drill:
 
     def kill(self) -> None:
         self.killed, self.killed_at = datetime.now(UTC), time.monotonic()
-        self.world.stack.kill_part(self.part)
+        self.world.stack.supervisor.kill(self.part)
 
     def over(self) -> bool:
         """Watch the recovery; whether everything has ended. A database that cannot be read now is asked again."""
@@ -106,7 +106,7 @@ class Drill:
         return world.closed(list(self.ids.values()))
 
     def _is_back(self) -> bool:
-        pid = self.world.stack.pids.get(self.part)
+        pid = self.world.stack.supervisor.pids().get(self.part)
         health = {
             "temporal": f"grpc://{self.world.stack.addresses['temporal']}/default",
         }.get(self.part, f"{self.world.stack.addresses[self.part]}/readyz")
@@ -121,7 +121,7 @@ class Drill:
 @pytest.mark.parametrize(("part", "when"), CASES)
 def test_a_death_changes_no_truth(world: World, table: list[str], part: str, when: str) -> None:
     drill = Drill(world, part, when)
-    starts = world.stack.starts(part)
+    starts = world.stack.supervisor.starts(part)
     with ExitStack() as still:
         if when == "executing":
             still.enter_context(world.site_stands_still())
@@ -129,7 +129,7 @@ def test_a_death_changes_no_truth(world: World, table: list[str], part: str, whe
         drill.reach()
         drill.kill()
     until(drill.over, f"the end of all runs after {part} was killed", 120)
-    assert world.stack.starts(part) == starts + 1
+    assert world.stack.supervisor.starts(part) == starts + 1
     table.append(f"{part:10} {when:10} {drill.back_s:10.1f} {drill.seen_s:10.1f} {drill.ended_s:10.1f}")
     print(table[-1])
     world.prove(drill.ids["short"], "COMPLETED", "finished")

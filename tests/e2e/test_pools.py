@@ -89,8 +89,8 @@ def test_caps_and_order_hold_while_everything_is_killed(pooled: World, server: M
             server.kill()
             server.restart()
         else:
-            pooled.stack.kill_part(part, signal.SIGKILL)
-        pooled.stack.wait_healthy()
+            pooled.stack.supervisor.kill(part, signal.SIGKILL)
+        pooled.stack.supervisor.wait_healthy()
     until(lambda: not pooled.open_runs(), "the end of all runs")
     journal = journal_of(file)
     assert {pool: most_at_once(journal, pool) <= one.get("max", SLOTS) for pool, one in POOLS.items()} == dict.fromkeys(

@@ -112,7 +112,7 @@ def test_what_executes_is_adopted(world: World) -> None:
     """The worker is killed and the workflow terminated while the crawl goes on."""
     run = start(world, args=ENDLESS)
     before = task_processes(world.places, run)
-    world.stack.kill_part("worker")
+    world.stack.supervisor.kill("worker")
     terminate(world, run)
     resumed(world, run)
     sql = "SELECT stage FROM run_history WHERE run_id = ?"

@@ -45,8 +45,8 @@ def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: 
             os.kill(runner_of(steps(victim)[-1].pid), signal.SIGTERM)
             ended[victim] += 1
         if part is not None:
-            world.stack.kill_part(part, signal.SIGKILL)
-            world.stack.wait_healthy()
+            world.stack.supervisor.kill(part, signal.SIGKILL)
+            world.stack.supervisor.wait_healthy()
         for victim in victims:
             until(lambda v=victim: len({s.attempt for s in steps(v)}) > ended[v], f"the next try of task {victim}")
     (tmp_path / "journal.over").touch()

@@ -43,15 +43,17 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
         hanging = world.gateway.start(request, "rollout-hanging")["run_id"]
         sql = "SELECT offered_until FROM task_history WHERE run_id = ?"
         until(lambda: world.query(sql, hanging)[0][0], "a deployment call on its way")
-        starts = world.stack.starts("worker")
-        leaver = world.stack.kill_part("worker", signal.SIGTERM)
+        starts = world.stack.supervisor.starts("worker")
+        leaver = world.stack.supervisor.kill("worker", signal.SIGTERM)
         until(lambda: _leaves(world), "that it is not ready any more")
         world.cli_start("rollout/new", request)
         time.sleep(1.0)  # so that one that does not wait has left
-        assert world.stack.pids.get("worker") == leaver, "it waits for the activity that runs"
+        assert world.stack.supervisor.pids().get("worker") == leaver, "it waits for the activity that runs"
     finally:
         world.thaw("scheduler")
-    until(lambda: world.stack.starts("worker") > starts, "the next worker")  # at once, and not after its grace
+    until(
+        lambda: world.stack.supervisor.starts("worker") > starts, "the next worker"
+    )  # at once, and not after its grace
     assert any(line.startswith("worker ended with 0;") for line in world.said), world.said[-3:]
     until(lambda: world.closed([hanging]), "the end of the run")
     world.prove(hanging, "COMPLETED", "finished")

@@ -90,7 +90,7 @@ def _prove(world: World, ids: dict[str, list[int]]) -> None:
 
 def _both_worked(world: World, run_ids: list[int], *, share: bool) -> None:
     """Each of the two has taken steps of workflows and activities; and of some runs both have, where they share."""
-    pids = [world.stack.pids[name] for name in ("worker", "other")]
+    pids = [world.stack.supervisor.pids()[name] for name in ("worker", "other")]
     shared, kinds = 0, [set[str](), set[str]()]
     for run_id in run_ids:
         workflow_id = world.gateway.run(run_id)["workflow_id"]

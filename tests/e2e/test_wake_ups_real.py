@@ -21,7 +21,7 @@ SOME = {"max_pages": "12", "delay": "0.1"}
 
 def wake_ups(world: World, name: str = "worker") -> dict[str, object]:
     """What a worker's probe says about its observer."""
-    address = world.stack._supervisor._kept[name].part.health
+    address = world.stack.supervisor._kept[name].part.health
     assert address is not None
     with urllib.request.urlopen(address, timeout=30) as answer:
         found: dict[str, object] = json.load(answer).get("wake_ups", {})
@@ -99,13 +99,13 @@ def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
         noticed = sum(counted(world, name) for name in both) - before
         assert sum(woken(world, run_id) for run_id in run_ids) <= noticed, "never without a change, never twice for one"
         # One that is killed leaves its place to the other.
-        world.stack._supervisor.kill("worker", signal.SIGKILL)
+        world.stack.supervisor.kill("worker", signal.SIGKILL)
         (run_id,) = started(world, **{"one-left": SOME})
         until(lambda: world.closed([run_id]), "the end of the run")
         world.prove(run_id, "COMPLETED", "finished")
     finally:
         world.undeploy("worker-2")
-        world.stack.wait_healthy("worker")
+        world.stack.supervisor.wait_healthy(["worker"])
 
 
 def test_what_ended_while_no_worker_was_there_is_noticed_by_the_next(world: World) -> None:

@@ -49,7 +49,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def moved(world: World, run_id: int, name: str) -> None:
     """Wait until this worker has taken a step of the run's workflow, and then until the next look at the cluster."""
     workflow_id = world.gateway.run(run_id)["workflow_id"]
-    pid = world.stack.pids[name]
+    pid = world.stack.supervisor.pids()[name]
     until(lambda: served_by(world, workflow_id, pid), f"a step taken by {name}")
     seen = world.gateway.run(run_id)["verified_at"]
     until(lambda: world.gateway.run(run_id)["verified_at"] != seen, "the next look")
@@ -82,18 +82,21 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     ours.deploy(ROOT, B, LIFECYCLE_WORKER__BUILD_ID="b")
     time.sleep(3.0)
     ids = [ours.gateway.run(run_id)["workflow_id"] for run_id in (first, second)]
-    assert not any(served_by(ours, workflow_id, ours.stack.pids[B]) for workflow_id in ids)
+    assert not any(served_by(ours, workflow_id, ours.stack.supervisor.pids()[B]) for workflow_id in ids)
     documented(ours, "set-current-version", "--build-id NEW", NEW="b")
     for run_id in (first, second):
         moved(ours, run_id, B)
     third = ours.gateway.start({"crawler": "plain", "args": {"max_pages": "4"}, **QUICK}, "version-third")["run_id"]
     until(lambda: ours.closed([third]), "the end of a run on the new build")
-    assert not served_by(ours, ours.gateway.run(third)["workflow_id"], ours.stack.pids[A])
+    assert not served_by(ours, ours.gateway.run(third)["workflow_id"], ours.stack.supervisor.pids()[A])
 
     # Roll back, and drain: the build that was given up has nothing left to do and leaves in order.
-    before = len(served_by(ours, ids[0], ours.stack.pids[A]))
+    before = len(served_by(ours, ids[0], ours.stack.supervisor.pids()[A]))
     documented(ours, "set-current-version", "--build-id NEW", NEW="a")
-    until(lambda: len(served_by(ours, ids[0], ours.stack.pids[A])) > before, "a step taken by the build of before")
+    until(
+        lambda: len(served_by(ours, ids[0], ours.stack.supervisor.pids()[A])) > before,
+        "a step taken by the build of before",
+    )
     assert "a" in documented(ours, "describe", "--name")
     ours.undeploy(B)
     ours.gateway.stop(second, requested_by="ada")

@@ -142,7 +142,7 @@ class World:
         """Stop every thread of a part while it holds no lock of the database: nobody else could go on either."""
         end = time.monotonic() + PATIENCE_S
         while True:
-            pid = self.stack.kill_part(part, signal.SIGSTOP)
+            pid = self.stack.supervisor.kill(part, signal.SIGSTOP)
             until(lambda pid=pid: _states(pid) == {"T"}, f"a frozen {part}")
             if not self.transactions():
                 return pid
@@ -151,7 +151,7 @@ class World:
             time.sleep(0.03)
 
     def thaw(self, part: str) -> None:
-        self.stack.kill_part(part, signal.SIGCONT)
+        self.stack.supervisor.kill(part, signal.SIGCONT)
 
     def transactions(self) -> bool:
         """Whether anybody is in the middle of a change of the database."""
@@ -178,7 +178,7 @@ class World:
 
     def healthy(self) -> None:
         """Return when every part answers and nothing of earlier tests is open; what a failed one left is stopped."""
-        self.stack.wait_healthy()
+        self.stack.supervisor.wait_healthy()
         for run_id in self.open_runs():
             with suppress(CommandFailed):
                 self.gateway.stop(run_id, force=True, reason="left by an earlier test")
@@ -187,7 +187,7 @@ class World:
     def deploy(self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str) -> None:
         """Replace a part by one of the build in ``folder``, or start another worker, and wait until it is ready."""
         what = name if name in ("gateway", "scheduler") else "worker"
-        usual = self.stack._supervisor._kept[what].part
+        usual = self.stack.supervisor._kept[what].part
         env = environment(usual.env, **settings)
         health = usual.health
         if name not in PARTS:
@@ -196,14 +196,14 @@ class World:
             health = f"http://127.0.0.1:{port}/readyz"
         self.undeploy(name)
         part = Part(name, command(what, *roles), health, env, cwd=folder, grace_s=25.0)
-        self.stack._supervisor.start([part])
-        self.stack.wait_healthy(name)
+        self.stack.supervisor.start([part])
+        self.stack.supervisor.wait_healthy([name])
 
     def undeploy(self, name: str = "worker") -> None:
         """End a worker as a deployment does, and do not start it again."""
-        self.stack._supervisor.stop([name])
+        self.stack.supervisor.stop([name])
         if name not in PARTS:  # nobody waits for it to be healthy any more
-            self.stack._supervisor._kept.pop(name, None)
+            self.stack.supervisor._kept.pop(name, None)
 
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``crawlctl`` over the gateway of this stack."""

@@ -121,8 +121,8 @@ def test_caps_and_order_hold_on_kubernetes(stack: Stack, kwok_cluster: Cluster) 
         for part in ("worker", "temporal"):
             seen = len(pods())
             until(lambda seen=seen: len(pods()) > seen, f"work before the {part} is killed", 150)
-            stack.kill_part(part, signal.SIGKILL)
-            stack.wait_healthy()
+            stack.supervisor.kill(part, signal.SIGKILL)
+            stack.supervisor.wait_healthy()
         until(lambda: all(gateway.run(run)["ended_at"] for run in runs), "the end of all runs", 180)
         assert {gateway.run(run)["status"] for run in runs} == {"COMPLETED"}
         counts = Counter(int(pod["metadata"]["labels"][labels.RUN]) for pod in pods())

@@ -116,7 +116,7 @@ def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(wheel: Path, t
             assert call(programs / "crawlctl", "list", "-o", "name").stdout == "1\n"
             second = call(programs / "crawler-lifecycle")
             assert second.returncode == 4
-            assert f"in use by process {shown.pid}\n" in second.stdout
+            assert f"or end it with kill {shown.pid}; or" in second.stdout
             assert "  next: " in second.stdout
         finally:
             shown.send_signal(signal.SIGINT)

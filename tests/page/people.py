@@ -75,13 +75,13 @@ def guarded(world: World, port: int | None = None, more: Mapping[str, str] | Non
     entries = {role: entry for role, (_, entry) in made.items()}
     file.write_text("\n".join(entries.values()))
     port = port or processes.free_port()
-    usual = world.stack._supervisor._kept["gateway"].part
+    usual = world.stack.supervisor._kept["gateway"].part
     env = {key: value for key, value in usual.env.items() if key != "LIFECYCLE_GATEWAY__OPEN"}
     env |= {"LIFECYCLE_GATEWAY__PORT": str(port), "LIFECYCLE_GATEWAY__TOKENS_FILE": str(file), **(more or {})}
     part = Part("guarded", command("gateway"), f"http://127.0.0.1:{port}/readyz", env)
-    world.stack._supervisor.start([part])
+    world.stack.supervisor.start([part])
     try:
-        world.stack.wait_healthy("guarded")
+        world.stack.supervisor.wait_healthy(["guarded"])
         yield Guarded(f"http://127.0.0.1:{port}", {role: token for role, (token, _) in made.items()}, file, entries)
     finally:
         world.undeploy("guarded")

@@ -63,12 +63,12 @@ def miss_a_due_time(world: World) -> None:
     world.gateway.put("/v1/schedules/nightly", about)
     lines = lambda: world.gateway.get("/v1/schedules/nightly/due")["due"]  # noqa: E731
     until(lambda: [line for line in lines() if line["decision"] == "started"], "a due time that begins a run")
-    worker = world.stack._supervisor._kept["worker"].part
+    worker = world.stack.supervisor._kept["worker"].part
     world.undeploy("worker")
     now = datetime.now(UTC)
     time.sleep(60 - now.second + 20)
-    world.stack._supervisor.start([worker])
-    world.stack.wait_healthy("worker")
+    world.stack.supervisor.start([worker])
+    world.stack.supervisor.wait_healthy(["worker"])
     until(lambda: [line for line in lines() if line["decision"] == "missed"], "the line of the missed due time")
 
 

@@ -65,7 +65,7 @@ def test_a_gateway_that_freezes_and_dies_is_told_in_a_bar_until_the_page_goes_on
         listed.emulate_media(color_scheme="dark")
         visitor.look(listed)
         os.kill(gateway, signal.SIGKILL)
-        world.stack.wait_healthy("gateway")
+        world.stack.supervisor.wait_healthy(["gateway"])
         world.gateway.stop(run_id, reason="after the accident")
         expect(row(listed, run_id)).to_contain_text("FAILED")
         expect(bar(listed)).to_be_hidden()

@@ -76,7 +76,7 @@ class Storm:
         say(f"all ended after {time.monotonic() - began:.0f} s; {self.striker}")
         aside.end()
         say(str(aside))
-        self.world.stack.wait_healthy(timeout_s=120)
+        self.world.stack.supervisor.wait_healthy(timeout_s=120)
         self.wrong += [*self.striker.wrong, *settled(self.world)]
         self.wrong += [f"the crawler {pid} executes" for pid in crawlers(self.world.mark)]
         return [*self.wrong, *self._judged(), *aside.judge()]

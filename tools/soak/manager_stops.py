@@ -52,7 +52,7 @@ def stops(world: SoakWorld, plan: str) -> Iterator[str]:
             return
         for part in ("worker", "plans"):
             with suppress(ProcessLookupError):
-                world.stack.kill_part(part)
+                world.stack.supervisor.kill(part)
         began = time.monotonic()
         found = until(lambda one=one: _ended(world, one), f"the end of {way}", STOPPED_S)  # type: ignore[misc]
         executing = len(crawlers(world.mark))
@@ -60,7 +60,7 @@ def stops(world: SoakWorld, plan: str) -> Iterator[str]:
             f"{way}: {found['status']} {found['outcome']} after {time.monotonic() - began:.0f} s, {executing} execute"
         )
         yield from (f"{way}: {text}" for text in _untrue(world, found, executing, leave=way == "leave"))
-        world.stack.wait_healthy()
+        world.stack.supervisor.wait_healthy()
 
 
 def _ended(world: SoakWorld, one: int) -> Document | None:

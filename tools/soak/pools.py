@@ -158,7 +158,7 @@ class Strikes:
         """Everything is up again."""
         for thread in self._threads:
             thread.join()
-        self._world.stack.wait_healthy()
+        self._world.stack.supervisor.wait_healthy()
 
     def _strike(self, what: str, part: str, how: str, seconds: float) -> None:
         at = time.time()
@@ -166,7 +166,7 @@ class Strikes:
             with suppress(ProcessLookupError):  # it has just ended, so nothing was struck
                 did = self._freeze(part, seconds) if how == "frozen" else self._kill(part, min(seconds, AWAY_S))
                 if part != "database":
-                    self._world.stack.wait_healthy(part)
+                    self._world.stack.supervisor.wait_healthy([part])
                 self.faults.append(Fault(what, at, time.time(), did))
                 say(f"{what}: {did}; up again after {time.time() - at:.1f} s")
         except Exception as error:  # a soak whose strikes fail proves less than it says
@@ -178,7 +178,7 @@ class Strikes:
         if part == "database":
             assert self._world.server is not None
             return self._world.server.process.pid
-        pid = self._world.stack.pids.get(part)
+        pid = self._world.stack.supervisor.pids().get(part)
         if pid is None:
             raise ProcessLookupError(part)
         return pid
@@ -193,7 +193,7 @@ class Strikes:
         else:
             os.kill(pid, signal.SIGKILL)
         until(lambda: start_time(pid) != began, f"the death of {part}", 30)
-        until(lambda: self._world.stack.pids.get(part, 0) != pid, f"another {part}", 60)
+        until(lambda: self._world.stack.supervisor.pids().get(part, 0) != pid, f"another {part}", 60)
         return f"process {pid} of {part} died"
 
     def _freeze(self, part: str, seconds: float) -> str:

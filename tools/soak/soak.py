@@ -129,9 +129,9 @@ class Soak:
     # --- settling ----------------------------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        for part in self.world.stack._supervisor._kept.values():
+        for part in self.world.stack.supervisor._kept.values():
             part.wanted = True
-        self.world.stack.wait_healthy(timeout_s=120)
+        self.world.stack.supervisor.wait_healthy(timeout_s=120)
         let_go_on(self.world)
 
     def settle(self, what: str, may_go_on: Callable[[int], bool]) -> None:

@@ -98,7 +98,7 @@ class Striker:
             "workflow terminated": self._terminate,
         }
         for part in self.parts:
-            kinds[f"{part} killed"] = lambda part=part: self.world.stack.kill_part(part)  # type: ignore[misc]
+            kinds[f"{part} killed"] = lambda part=part: self.world.stack.supervisor.kill(part)  # type: ignore[misc]
         if self.world.server is not None:
             kinds["database killed"] = self._kill_database
         what = self._dice.choice([*kinds, "workflow terminated"])
@@ -111,7 +111,7 @@ class Striker:
         with suppress(ProcessLookupError):
             kinds[what]()
             time.sleep(0.5)  # so that the death is seen before the health is asked for
-            self.world.stack.wait_healthy()
+            self.world.stack.supervisor.wait_healthy()
             self.strikes.append(Strike(what, began, time.time(), self._hosts, self._whom))
 
     def _take_over(self) -> None:
@@ -125,16 +125,16 @@ class Striker:
     def _end_plans(self, how: signal.Signals) -> None:
         name = self._victims.choice(PLANS)
         self._hosts = frozenset(self._hosts_of(name))
-        self.world.stack.kill_part(name, how)
+        self.world.stack.supervisor.kill(name, how)
 
     def _freeze(self) -> None:
         """A worker stands still and then goes on, when others have made the object anew."""
         name, seconds = self._victims.choice(PLANS), self._victims.uniform(*FROZEN_S)
-        pid = self.world.stack.kill_part(name, signal.SIGSTOP)
+        pid = self.world.stack.supervisor.kill(name, signal.SIGSTOP)
         threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
 
     def _hosts_of(self, *names: str) -> list[int]:
-        parents = {self.world.stack.pids.get(name) for name in names}
+        parents = {self.world.stack.supervisor.pids().get(name) for name in names}
         return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _parent(pid) in parents]
 
     def _kill_host(self) -> None:

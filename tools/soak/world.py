@@ -328,10 +328,10 @@ class SoakWorld(World):
     def _kill_part(self, step: Step) -> None:
         part = step.more["part"]
         with contextlib.suppress(ProcessLookupError):
-            self.deeds.note(step.number, f"kill -9 of {part}, process {self.stack.kill_part(part)}")
+            self.deeds.note(step.number, f"kill -9 of {part}, process {self.stack.supervisor.kill(part)}")
 
     def _away(self, step: Step) -> None:
-        supervisor, part = self.stack._supervisor, step.more["part"]
+        supervisor, part = self.stack.supervisor, step.more["part"]
         supervisor._kept[part].wanted = False
         with contextlib.suppress(ProcessLookupError):
             supervisor.kill(part)
@@ -339,7 +339,7 @@ class SoakWorld(World):
         supervisor._kept[part].wanted = True
 
     def _freeze(self, step: Step) -> None:
-        pid = self.stack.kill_part(step.more["part"], signal.SIGSTOP)
+        pid = self.stack.supervisor.kill(step.more["part"], signal.SIGSTOP)
         start = start_time(pid)
         time.sleep(step.more["seconds"])
         if start_time(pid) == start:

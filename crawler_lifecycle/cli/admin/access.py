@@ -97,8 +97,9 @@ def create(
     except (ValueError, tokens.TokenFileError) as error:
         raise WrongUsage(str(error)) from None
     if any(entry.caller.name == name for entry in taken):
-        cure = "give another name, or remove that one from the file"
-        raise WrongUsage(f"name: {name!r} is a name of the tokens file", cure)
+        raise WrongUsage(
+            f"name: {name!r} is a name of the tokens file", "give another name, or remove that one from the file"
+        )
     until = None if expires is None else _expiry(expires)
     with _store() as store:
         row = store.tokens.create_token(name, role, project, tokens.digest(token), until, by or user())

@@ -62,8 +62,11 @@ def audit(
         end tasks that execute without a row
     """
     if adopt and end_unknown:
-        why = "adopted tasks continue, and --end-unknown would end them"
-        raise WrongUsage("--adopt and --end-unknown exclude each other", "give one of them", why=why)
+        raise WrongUsage(
+            "--adopt and --end-unknown exclude each other",
+            "give one of them",
+            why="adopted tasks continue, and --end-unknown would end them",
+        )
     with current().gateway() as gateway:
         unknown = "adopt" if adopt else "end" if end_unknown else "leave"
         answer = gateway.post("/v1/audit", {"repair": repair, "unknown": unknown})
@@ -86,9 +89,12 @@ def _awaited(gateway: Gateway, audit_id: str) -> Document:
     for report in Polling(timeout_s=limit).answers(lambda: gateway.audit_report(audit_id)):
         if report is not None:
             return report
-    why = f"no report within {span(limit)}; a worker of the role audit must make it"
-    cure = "check with crawlctl doctor that such a worker runs, then repeat crawlctl audit"
-    raise CommandFailed(Exit.GAVE_UP_WAITING, f"audit {audit_id} has not ended yet", why, cure)
+    raise CommandFailed(
+        Exit.GAVE_UP_WAITING,
+        f"audit {audit_id} has not ended yet",
+        f"no report within {span(limit)}; a worker of the role audit must make it",
+        "check with crawlctl doctor that such a worker runs, then repeat crawlctl audit",
+    )
 
 
 def _summary(report: Document) -> list[str]:

@@ -88,17 +88,21 @@ def _places(settings: Settings) -> list[FilesPlace]:
     from crawler_lifecycle.clusters.kind import kind_of
 
     if kind_of(settings.cluster).clears_itself:
-        why = "the scheduler service removes the files of a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)"
-        cure = "set LIFECYCLE_CLUSTER__KIND=kubernetes, and the other settings of the workers"
-        raise WrongUsage("crawlctl cluster tidy only removes files of crawl pods", cure, why=why)
+        raise WrongUsage(
+            "crawlctl cluster tidy only removes files of crawl pods",
+            "set LIFECYCLE_CLUSTER__KIND=kubernetes, and the other settings of the workers",
+            why="the scheduler service removes the files of a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)",
+        )
     try:
         found = compose.build_places(settings)
     except InvalidRequest as error:
         what, _, cure = str(error).rpartition("; ")
         raise WrongUsage(what, cure) from None
     if not found:
-        what = "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set"
-        raise WrongUsage(what, "set the one where crawl pods write their files")
+        raise WrongUsage(
+            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set",
+            "set the one where crawl pods write their files",
+        )
     return found
 
 

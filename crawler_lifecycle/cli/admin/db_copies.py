@@ -81,5 +81,7 @@ def _file_of(url: str | None, copy: Path) -> Path:
     server = f"--host={at.host} --port={at.port or 3306} --user={at.username} --password {at.database}"
     file = shlex.quote(str(copy))
     made = f"mysqldump --single-transaction --hex-blob --no-tablespaces {server} > {file}"
-    cure = f"{made}\n  to put it back: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and mariadb"
-    raise WrongUsage("a database server is copied with its own tools", cure)
+    raise WrongUsage(
+        "a database server is copied with its own tools",
+        f"{made}\n  to put it back: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and mariadb",
+    )

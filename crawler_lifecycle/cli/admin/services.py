@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
 from crawler_lifecycle import dev_json
-from crawler_lifecycle.cli.machine import start_time
+from crawler_lifecycle.cli.machine import living
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
-from crawler_lifecycle.cli.session import load_settings, say
+from crawler_lifecycle.cli.session import load_settings, say, stack_of_dev
 from crawler_lifecycle.domain.projects import DEFAULT
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ def join(service: str) -> None:
     """
     if dev_json.is_told(os.environ):
         return
-    stack = dev_json.nearest(say)
+    stack = stack_of_dev()
     if stack is None:
         return
-    if not runs(stack.known):
+    if "temporal" not in living(stack.known):
         raise CommandFailed(
             Exit.NOT_IN_THIS_STATE,
             f"{service}: {stack.file} names a stack that does not run",
@@ -62,15 +62,6 @@ def join(service: str) -> None:
     os.environ.update({name: value for name, value in given.items() if not os.environ.get(name)})
     known = stack.known
     say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
-
-
-def runs(known: Mapping[str, object]) -> bool:
-    """Return whether the Temporal server of this ``dev.json`` runs."""
-    pids = known.get("processes")
-    started = known.get("started")
-    pid = pids.get("temporal") if isinstance(pids, dict) else None
-    then = started.get("temporal") if isinstance(started, dict) else None
-    return isinstance(pid, int) and then is not None and start_time(pid) == then
 
 
 def settings_beside(stack: dev_json.Stack) -> dict[str, str]:

@@ -52,8 +52,7 @@ class Gateway:
         self.url = url.rstrip("/")
         address = urlsplit(self.url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            cure = "give one such as http://127.0.0.1:8500"
-            raise WrongUsage(f"{url!r} is not a gateway address", cure)
+            raise WrongUsage(f"{url!r} is not a gateway address", "give one such as http://127.0.0.1:8500")
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
@@ -155,8 +154,12 @@ class Gateway:
             try:
                 with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, 60.0, headers) as answer:
                     if at and answer.status_code != httpx.codes.PARTIAL_CONTENT:
-                        why = "the gateway cannot send the rest of a file"
-                        raise CommandFailed(Exit.ERROR, f"{name} is incomplete after {at:,} bytes", why, "try again")
+                        raise CommandFailed(
+                            Exit.ERROR,
+                            f"{name} is incomplete after {at:,} bytes",
+                            "the gateway cannot send the rest of a file",
+                            "try again",
+                        )
                     for piece in answer.iter_bytes():
                         at += len(piece)
                         yield piece
@@ -259,8 +262,12 @@ class Gateway:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            why = f"the answer to {method} {path} is of type {answer.headers.get('content-type', 'unknown')}"
-            raise CommandFailed(Exit.ERROR, f"{self.url} is not our gateway", why, "check --gateway")
+            raise CommandFailed(
+                Exit.ERROR,
+                f"{self.url} is not our gateway",
+                f"the answer to {method} {path} is of type {answer.headers.get('content-type', 'unknown')}",
+                "check --gateway",
+            )
         return document
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -295,9 +302,11 @@ class Gateway:
         except OtherStack as error:
             raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
         except httpx.TimeoutException:
-            why = f"no answer within {self._timeout_s:g} s"
             raise CommandFailed(
-                Exit.UNREACHABLE, f"the gateway at {self.url} does not answer", why, NO_GATEWAY
+                Exit.UNREACHABLE,
+                f"the gateway at {self.url} does not answer",
+                f"no answer within {self._timeout_s:g} s",
+                NO_GATEWAY,
             ) from None
         except (httpx.TransportError, httpx.DecodingError) as error:
             what = f"the gateway at {self.url} cannot be reached"

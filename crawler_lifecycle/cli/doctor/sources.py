@@ -13,9 +13,10 @@ from typing import Any
 from pydantic import SecretStr
 
 from crawler_lifecycle import dev_json, redaction
-from crawler_lifecycle.cli.admin.services import runs, settings_beside
+from crawler_lifecycle.cli.admin.services import settings_beside
+from crawler_lifecycle.cli.machine import living
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.session import current, stack_of_dev
 from crawler_lifecycle.settings import PREFIX, Settings, variables
 
 DEFAULT = "default"
@@ -93,16 +94,22 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
     if state_dir is None:
         # The variables of Temporal are those of its own programs: they alone name no installation of ours.
         ours = {name: value for name, value in environment.items() if not _of_temporal(name)}
-        found = None if dev_json.is_told(ours) else dev_json.nearest(say)
-        return None if found is None or (dev_json.is_told(environment) and not runs(found.known)) else found
+        found = None if dev_json.is_told(ours) else stack_of_dev()
+        if found is not None and dev_json.is_told(environment) and "temporal" not in living(found.known):
+            return None
+        return found
     file = state_dir / dev_json.NAME
     try:
         found = dev_json.read(file)
     except dev_json.SetAside as aside:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(aside)) from None
     if found is None:
-        cure = f"start a stack: crawlctl dev --state-dir {state_dir}"
-        raise CommandFailed(Exit.NOT_FOUND, f"no stack was ever started in {state_dir}", f"no {file}", cure)
+        raise CommandFailed(
+            Exit.NOT_FOUND,
+            f"no stack was ever started in {state_dir}",
+            f"no {file}",
+            f"start a stack: crawlctl dev --state-dir {state_dir}",
+        )
     return found
 
 

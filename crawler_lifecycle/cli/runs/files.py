@@ -55,8 +55,10 @@ def files(
         download the file into this folder, as a new file
     """
     if name is None and download is not None:
-        cure = f"crawlctl files {run} NAME --download FOLDER, or all files: crawlctl export {run} --download FOLDER"
-        raise WrongUsage("--download needs the name of a file", cure)
+        raise WrongUsage(
+            "--download needs the name of a file",
+            f"crawlctl files {run} NAME --download FOLDER, or all files: crawlctl export {run} --download FOLDER",
+        )
     with current().gateway() as gateway:
         rows, note = files_of(gateway, run, task)
         names = [row["name"] for row in rows]
@@ -208,9 +210,12 @@ def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> i
         size = _write(pieces, draft, target.name, sha256)
         _publish(draft, target)
     except OSError as error:
-        what = f"{clean(target)} cannot be written"
-        cure = "free some space, or choose another folder"
-        raise CommandFailed(Exit.ERROR, what, error.strerror or str(error), cure) from None
+        raise CommandFailed(
+            Exit.ERROR,
+            f"{clean(target)} cannot be written",
+            error.strerror or str(error),
+            "free some space, or choose another folder",
+        ) from None
     finally:
         with suppress(OSError):
             draft.unlink()
@@ -232,9 +237,12 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
             digest.update(piece)
             size += len(piece)
         if sha256 is not None and digest.hexdigest() != sha256.lower():
-            why = f"SHA-256 of the {size:,} received bytes is {digest.hexdigest()}, the recorded one is {sha256}"
-            cure = "try again; if the error stays, make a new archive: crawlctl export RUN --resend --only files"
-            raise CommandFailed(Exit.ERROR, f"{name} differs from the exported archive", why, cure)
+            raise CommandFailed(
+                Exit.ERROR,
+                f"{name} differs from the exported archive",
+                f"SHA-256 of the {size:,} received bytes is {digest.hexdigest()}, the recorded one is {sha256}",
+                "try again; if the error stays, make a new archive: crawlctl export RUN --resend --only files",
+            )
         file.flush()
         os.fsync(file.fileno())
     # The complete file gets the usual permissions of a new file.

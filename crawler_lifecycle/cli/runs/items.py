@@ -69,8 +69,7 @@ def items(
     if format is None and write is not None:
         known: dict[str, Format] = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
         if (format := known.get(write.suffix)) is None:
-            what = f"--write {write}: the format of this name is unknown"
-            raise WrongUsage(what, "add --format jsonl|csv|parquet")
+            raise WrongUsage(f"--write {write}: the format of this name is unknown", "add --format jsonl|csv|parquet")
     with current().gateway() as gateway:
         if stats:
             document = gateway.get(RUN.path(run, "/items/stats"), task=task, field=field, contains=contains)

@@ -63,8 +63,10 @@ def logs(
 
 def _follow(run: int, task: int | None, tail: int | None) -> int:
     if current().output not in ("table", "wide", "jsonl"):
-        cure = "leave -o out, or use -o jsonl, which writes line by line"
-        raise WrongUsage(f"-o {current().output} cannot be used with --follow", cure)
+        raise WrongUsage(
+            f"-o {current().output} cannot be used with --follow",
+            "leave -o out, or use -o jsonl, which writes line by line",
+        )
     with current().gateway() as gateway, _alarm(current().timeout_s, run):
         for line in lines(gateway.follow_logs(run, task, tail=tail)):
             if current().output == "jsonl":
@@ -97,8 +99,9 @@ def _alarm(timeout_s: float | None, run: int) -> Iterator[None]:
         return
 
     def over(number: int, frame: FrameType | None) -> None:
-        what = f"gave up after {timeout_s:g} s; the task continues"
-        raise CommandFailed(Exit.GAVE_UP_WAITING, what, None, f"crawlctl logs {run} -f")
+        raise CommandFailed(
+            Exit.GAVE_UP_WAITING, f"gave up after {timeout_s:g} s; the task continues", None, f"crawlctl logs {run} -f"
+        )
 
     former = signal.signal(signal.SIGALRM, over)
     others, _ = signal.setitimer(signal.ITIMER_REAL, max(timeout_s, 0.001))

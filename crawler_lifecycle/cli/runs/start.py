@@ -232,5 +232,6 @@ def _minutes(text: str | None) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        cure = "give minutes separated by commas, such as 1,2,3 or 0.05"
-        raise WrongUsage(f"--poll-minutes {text!r} is not allowed", cure) from None
+        raise WrongUsage(
+            f"--poll-minutes {text!r} is not allowed", "give minutes separated by commas, such as 1,2,3 or 0.05"
+        ) from None

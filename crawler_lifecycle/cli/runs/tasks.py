@@ -81,8 +81,7 @@ def add(
         the same id adds nothing twice; default: a hash of the tasks
     """
     if (arg is None) == (file is None):
-        cure = "give -a name=value for one task, or --file F.jsonl for many"
-        raise WrongUsage("give either -a or --file", cure)
+        raise WrongUsage("give either -a or --file", "give -a name=value for one task, or --file F.jsonl for many")
     wanted = [{"args": pairs(arg, "-a")}] if file is None else read_tasks(file, "--file")
     args: list[dict[str, str]] = [task["args"] for task in wanted]
     stem = request_id or fingerprint(run, args)

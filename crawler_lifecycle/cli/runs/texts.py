@@ -27,8 +27,8 @@ _WORDS = {
     "parent": "parent",
     "due_at": "due",
     "priority": "priority",
+    "max_parallel_tasks": "at once",
 }
-_WORDS |= {"max_parallel_tasks": "at once"}
 
 
 def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, Cell]]:

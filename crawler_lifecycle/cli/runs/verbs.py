@@ -158,8 +158,9 @@ def corrections(
         only corrections of this kind
     """
     if run is not None and since is not None:
-        cure = f"crawlctl corrections {run}, or crawlctl corrections --since {since}"
-        raise WrongUsage("--since cannot be used with a run", cure)
+        raise WrongUsage(
+            "--since cannot be used with a run", f"crawlctl corrections {run}, or crawlctl corrections --since {since}"
+        )
     begin = None if since is None else time_of("--since", since, output.now())
     with current().gateway() as gateway:
         path = "/v1/corrections" if run is None else RUN.path(run, "/corrections")

@@ -38,7 +38,10 @@ def check(file: Path) -> None:
         return
     copies = sorted(file.with_name("copies").glob(_NAMES), reverse=True)
     whole = next((copy for copy in copies if sqlite_files.damage(copy) is None), None)
-    why = f"its newest whole copy is {whole or 'missing'}"
     restore = shlex.join(("crawlctl", "db", "restore", str(whole or "FILE"), "--url", sqlite_url(file)))
-    cure = f"{restore}; then crawlctl dev, which adopts what executes"
-    raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"{file} is damaged: {found}", why, cure)
+    raise CommandFailed(
+        Exit.NOT_IN_THIS_STATE,
+        f"{file} is damaged: {found}",
+        f"its newest whole copy is {whole or 'missing'}",
+        f"{restore}; then crawlctl dev, which adopts what executes",
+    )

@@ -39,6 +39,9 @@ ITEMS_SHOWN = 3
 #: Seconds until the first look for today's copy of the database, and until the next one.
 COPY_S = 60
 
+#: Signals that end the stack.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 #: Settings that the stack chooses itself -> the options for them.
 _OPTIONS = {
     "LIFECYCLE_DATABASE__URL": "--database",
@@ -142,7 +145,7 @@ def dev(
         demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
     )
     stack = Stack(plan, say=say, silent_s=SILENT_S)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, _leave)
     try:
         stack.start()
@@ -161,7 +164,7 @@ def dev(
         pass
     except PartFailed as failure:
         raise CommandFailed(Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}") from None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, lambda number, frame: stack.hurry())
     say("shutting down; press Ctrl-C again to end at once")
     _report(stack.stop(kill_crawls=kill), kill, state_dir)
@@ -267,8 +270,12 @@ def _site_folder(folder: Path) -> Path:
     except site.Unusable as error:
         raise WrongUsage(f"--site: {error}") from None
     if find_spec("scrapy") is None:
-        cure = "pip install 'crawler-lifecycle[dev]'"
-        raise CommandFailed(Exit.ERROR, "--site: its crawler needs Scrapy, which is not installed", None, cure)
+        raise CommandFailed(
+            Exit.ERROR,
+            "--site: its crawler needs Scrapy, which is not installed",
+            None,
+            "pip install 'crawler-lifecycle[dev]'",
+        )
     if not (checked / site.INDEX).is_file():
         say(f"{folder} has no {site.INDEX}: its front page lists its pages")
     return checked
@@ -315,8 +322,10 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
             wrong.append(name)
     if wrong:
         options = "".join(f"; use {_OPTIONS[name]} instead" for name in wrong if name in _OPTIONS)
-        what = f"{', '.join(wrong)}: crawlctl dev chooses this itself, so it must not be set"
-        raise WrongUsage(what, f"unset {' '.join(wrong)}{options}")
+        raise WrongUsage(
+            f"{', '.join(wrong)}: crawlctl dev chooses this itself, so it must not be set",
+            f"unset {' '.join(wrong)}{options}",
+        )
     for name in sorted(os.environ):
         if name.startswith("TEMPORAL_"):
             say(f"{name} is not used: crawlctl dev has its own Temporal server")

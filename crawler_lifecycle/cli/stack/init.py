@@ -28,9 +28,12 @@ def init(folder: Path = Path(), /) -> None:
     files = [file.relative_to(TEMPLATE) for file in sorted(TEMPLATE.rglob("*")) if file.is_file()]
     files = [file for file in files if "__pycache__" not in file.parts]
     if there := sorted({file.parts[0] for file in files if os.path.lexists(folder / file.parts[0])}):
-        what = f"{folder.absolute()} already has {', '.join(there)}"
-        cure = "crawlctl init ANOTHER_FOLDER"
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, what, "init replaces nothing", cure)
+        raise CommandFailed(
+            Exit.NOT_IN_THIS_STATE,
+            f"{folder.absolute()} already has {', '.join(there)}",
+            "init replaces nothing",
+            "crawlctl init ANOTHER_FOLDER",
+        )
     try:
         for file in files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)

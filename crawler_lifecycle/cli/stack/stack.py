@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,17 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from crawler_lifecycle import dev_json, sqlite_files
 from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.client.gateway import Gateway
-from crawler_lifecycle.cli.machine import start_time
+from crawler_lifecycle.cli.machine import LOCK, living, start_time, starting
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 
 from . import copies, processes, temporal_server
 from .layout import TEMPLATE, Layout, examples_dir, write_crawlers, write_site_crawler
-from .supervise import READY_S, Part, PartFailed, Supervisor
+from .supervise import Part, PartFailed, Supervisor
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
@@ -62,17 +61,12 @@ class Stack:
         self._catalogue: YamlCatalogue | None = None
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
-        self._supervisor = Supervisor(layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s)
+        self.supervisor = Supervisor(layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s)
 
     @property
     def addresses(self) -> dict[str, str | None]:
         """The addresses in ``dev.json``, after ``start``, which chooses the ports."""
         return self.layout.addresses()
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """Process ids of the running parts."""
-        return self._supervisor.pids()
 
     def start(self) -> None:
         """Start all parts, and wait until they are ready.
@@ -83,8 +77,9 @@ class Stack:
         self._take_lock()
         try:
             self._start()
+            print(" ready", file=self._lock, flush=True)
         except BaseException:
-            self._supervisor.hurry()
+            self.supervisor.hurry()
             self.stop()
             raise
 
@@ -113,11 +108,11 @@ class Stack:
             self._start_temporal(parts.pop("temporal"))
             # No part may assign run ids before the upgrade has raised their counter above the ids in use.
             self._finish_migrations(migrations)
-            self._supervisor.start(parts.values())
+            self.supervisor.start(parts.values())
         finally:
             migrations.kill()
             migrations.wait()
-        self._supervisor.wait_healthy()
+        self.supervisor.wait_healthy()
 
     def stop(self, kill_crawls: bool = False) -> int | None:
         """End the parts in order. Return how many runs continue; ``None`` if this is unknown.
@@ -126,8 +121,8 @@ class Stack:
         """
         going_on = self._end_crawls() if kill_crawls else self._open_runs()
         for names in LEAVING:
-            self._supervisor.stop(names)
-        self._supervisor.close()
+            self.supervisor.stop(names)
+        self.supervisor.close()
         self._write_dev_json()
         self._ports.close()
         if self._lock is not None:
@@ -137,19 +132,7 @@ class Stack:
 
     def hurry(self) -> None:
         """End all parts without a grace time from now on."""
-        self._supervisor.hurry()
-
-    def kill_part(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part. Return its process id. A part that dies is restarted."""
-        return self._supervisor.kill(name, number)
-
-    def wait_healthy(self, name: str | None = None, timeout_s: float = READY_S) -> None:
-        """Wait until this part, or every part, is ready. Raises ``PartFailed``."""
-        self._supervisor.wait_healthy(None if name is None else (name,), timeout_s)
-
-    def starts(self, name: str) -> int:
-        """Return the number of starts of this part."""
-        return self._supervisor.starts(name)
+        self.supervisor.hurry()
 
     # --- start ---------------------------------------------------------------------------------------------------
 
@@ -158,21 +141,23 @@ class Stack:
         if self.layout.archive is None:  # without its folder the archive cannot be used, and deletions wait
             (self.state_dir / "archive").mkdir(exist_ok=True)
         self._keep_others_out()
-        lock = (self.state_dir / "dev.lock").open("a+")
+        file = self.state_dir / LOCK
+        lock = file.open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.seek(0)
-            pid = lock.read().strip() or "unknown"
             lock.close()
+            pid = file.read_text().partition(" ")[0]
+            age = starting(file)
+            where = f"{self._before().get('gateway')}/" if age is None else f"starting ({age:.0f} s)"
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
-                f"{self.state_dir} is in use by process {pid}",
+                f"crawlctl dev already runs in {self.state_dir}: {where}",
                 "one stack per state directory: two would run the same crawls twice",
-                f"kill {pid}, or crawlctl dev --state-dir ANOTHER",
+                f"use it, or end it with kill {pid}; or crawlctl dev --state-dir ANOTHER",
             ) from None
         lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
+        lock.write(f"{os.getpid()} {start_time(os.getpid())}")
         lock.flush()
         self._lock = lock
 
@@ -191,7 +176,7 @@ class Stack:
         if found.st_mode & 0o022:
             self.state_dir.chmod(found.st_mode & 0o7755)
 
-    def _before(self) -> Mapping[str, object]:
+    def _before(self) -> Mapping[str, Any]:
         """Return the addresses of the last stack in this folder; empty if there was none or its file is invalid."""
         try:
             found = dev_json.read(self.state_dir / dev_json.NAME)
@@ -200,16 +185,11 @@ class Stack:
             return {}
         return {} if found is None else found.known
 
-    def _end_leftovers(self, before: Mapping[str, object]) -> None:
+    def _end_leftovers(self, before: Mapping[str, Any]) -> None:
         """End the parts of an earlier stack that was killed, if the kernel has not ended them."""
-        pids = before.get("processes")
-        started = before.get("started")
-        if not isinstance(pids, dict) or not isinstance(started, dict):
-            return
-        for name, pid in pids.items():
-            if isinstance(pid, int) and start_time(pid) == started.get(name):
-                self._tell(f"ending {name} (process {pid}), which is left over from a killed stack")
-                processes.end_process(pid, started[name], 5.0)
+        for name, pid in living(before).items():
+            self._tell(f"ending {name} (process {pid}), which is left over from a killed stack")
+            processes.end_process(pid, before["started"][name], 5.0)
 
     def _set_aside(self) -> None:
         """Move the files of the state directory into a folder of it. Raises ``CommandFailed`` if its crawls run."""
@@ -223,7 +203,7 @@ class Stack:
         aside = self.state_dir / f"aside-{datetime.now(UTC):%Y%m%dT%H%M%S}"
         aside.mkdir(mode=0o700)
         for entry in self.state_dir.iterdir():
-            if entry.name not in ("dev.lock", "logs") and not entry.name.startswith("aside-"):
+            if entry.name not in (LOCK, "logs") and not entry.name.startswith("aside-"):
                 entry.rename(aside / entry.name)
         self._tell(f"the former files of {self.state_dir} are in {aside.name}; delete it when nobody needs them")
 
@@ -264,19 +244,25 @@ class Stack:
             write_site_crawler(generic, plan.url("site"))
         more = os.environ.get("LIFECYCLE_MORE_CRAWLERS")
         if more and plan.site is not None:
-            cure = "name the catalogue with --crawlers, or leave --site out"
-            raise WrongUsage("LIFECYCLE_MORE_CRAWLERS cannot be used with --site", cure)
+            raise WrongUsage(
+                "LIFECYCLE_MORE_CRAWLERS cannot be used with --site",
+                "name the catalogue with --crawlers, or leave --site out",
+            )
         beside = generic if plan.site is not None else Path(more).absolute() if more else None
         if file.is_file():
             return file, beside
         if plan.site is not None and not chosen:
             return generic, None
         if chosen or (examples is None and plan.kubernetes is not None):
-            cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
-            raise WrongUsage(f"there is no catalogue of crawlers at {file}", cure)
+            raise WrongUsage(
+                f"there is no catalogue of crawlers at {file}",
+                "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder",
+            )
         if plan.kubernetes is not None and plan.kubernetes.settings().image is None:
-            cure = "set --image to an image with Scrapy and the examples (docs/deployment-kubernetes.md)"
-            raise WrongUsage("pods of the example crawlers need an image", cure)
+            raise WrongUsage(
+                "pods of the example crawlers need an image",
+                "set --image to an image with Scrapy and the examples (docs/deployment-kubernetes.md)",
+            )
         self.first = "demo" if examples is None else "services"
         target = self.state_dir / "crawlers.yaml"
         site = plan.url("site") if plan.has_site else None
@@ -297,8 +283,12 @@ class Stack:
                 )
 
                 fault = read_schema(str(self.layout.addresses()["database"])).fault
-                cure = "crawlctl dev --recreate, which begins anew and sets the former files aside"
-                raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"{self.state_dir} is of another version", fault, cure)
+                raise CommandFailed(
+                    Exit.NOT_IN_THIS_STATE,
+                    f"{self.state_dir} is of another version",
+                    fault,
+                    "crawlctl dev --recreate, which begins anew and sets the former files aside",
+                )
             why = "cannot be migrated" if code else None
         except subprocess.TimeoutExpired:
             why = "is not migrated after 120 s"
@@ -308,21 +298,21 @@ class Stack:
     def _start_temporal(self, part: Part) -> None:
         file = self.layout.temporal_file
         temporal_server.prepare(file, say=self._tell)
-        self._supervisor.start([part])
+        self.supervisor.start([part])
         try:
-            self._supervisor.wait_healthy(["temporal"])
+            self.supervisor.wait_healthy(["temporal"])
         except PartFailed:
-            self._supervisor.stop(["temporal"])
+            self.supervisor.stop(["temporal"])
             if (damage := sqlite_files.damage(file)) is None:
                 raise
             temporal_server.prepare(file, say=self._tell, problem=damage)
-            self._supervisor.start([part])
-            self._supervisor.wait_healthy(["temporal"])
+            self.supervisor.start([part])
+            self.supervisor.wait_healthy(["temporal"])
 
     # --- stop ----------------------------------------------------------------------------------------------------
 
     def _open_runs(self, timeout_s: float = ASK_S) -> list[int] | None:
-        if "gateway" not in self.pids:
+        if "gateway" not in self.supervisor.pids():
             return None
         try:
             with Gateway(self.layout.url("gateway"), timeout_s=timeout_s) as gateway:
@@ -366,7 +356,7 @@ class Stack:
     def _write_dev_json(self) -> None:
         if not self.layout.ports:  # the stack was not started
             return
-        pids = self._supervisor.pids()
+        pids = self.supervisor.pids()
         content = {
             **self.layout.addresses(),
             "stack": self.layout.identity,

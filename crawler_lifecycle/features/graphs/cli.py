@@ -112,8 +112,10 @@ def start(
         only show the graph, as JSON for --file
     """
     if (build is None) == (file is None):
-        cure = "crawlctl graph start module:function, or crawlctl graph start --file graph.json"
-        raise WrongUsage("give either module:function or --file", cure)
+        raise WrongUsage(
+            "give either module:function or --file",
+            "crawlctl graph start module:function, or crawlctl graph start --file graph.json",
+        )
     found = _built(build, words) if build is not None else _document(str(file), content_of(file or Path()))
     given = {"id": id, "name": name, "tags": tag}
     found |= {field: value for field, value in given.items() if value}
@@ -140,16 +142,20 @@ def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Return the graph that a user's module builds. It runs in a separate process, which only gets the arguments."""
     content, code = answer_of("crawler_lifecycle.features.user_code.graph", [build, *words])
     if code:
-        why = f"its process ended with exit code {code}; its output is above"
-        raise WrongUsage(f"{build!r} returned no graph", "correct it, and try again", why=why)
+        raise WrongUsage(
+            f"{build!r} returned no graph",
+            "correct it, and try again",
+            why=f"its process ended with exit code {code}; its output is above",
+        )
     return _document(build, content)
 
 
 def _document(where: str, content: bytes) -> dict[str, Any]:
     found = json_of(where, content)
     if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found.keys() <= set(_FIELDS):
-        cure = f"give a JSON object with steps, and optionally {', '.join(_FIELDS[:-1])}"
-        raise WrongUsage(f"{where}: this is not a graph", cure)
+        raise WrongUsage(
+            f"{where}: this is not a graph", f"give a JSON object with steps, and optionally {', '.join(_FIELDS[:-1])}"
+        )
     return found
 
 
