@@ -241,6 +241,34 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
         watching.close()
 
 
+def test_a_machine_that_slept_replaces_nothing(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing could answer meanwhile. It is said once, and each part gets its time to answer again."""
+    monkeypatch.setattr(supervise, "ASK_S", 600)  # what it answers later does not count
+    watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
+    slept, clock_gettime = threading.Event(), time.clock_gettime
+
+    def later(clock: int) -> float:
+        return clock_gettime(clock) + (61 if slept.is_set() else 0)
+
+    monkeypatch.setattr(supervise.time, "clock_gettime", later)
+    try:
+        watching.start([_server("web")])
+        watching.wait_healthy()
+        kept = watching._kept["web"]
+        with watching._starting:
+            kept.heard = time.monotonic() - 59
+            slept.set()
+        wait_until(lambda: bool(said))
+        time.sleep(2)
+        assert said == ["this machine, or crawlctl dev, slept for 61 s; the services continue"]
+        assert watching.starts("web") == 1
+    finally:
+        watching.hurry()
+        watching.close()
+
+
 def test_a_part_that_lacks_something_answers_all_the_same(tmp_path: Path, said: list[str]) -> None:
     """A 503 is a word: to start it again would help nobody."""
     part = _server("lacking")

@@ -34,6 +34,8 @@ PROVED_S = 30.0
 #: Seconds between two health checks of a part, and the most seconds without an answer.
 ASK_S = 5.0
 SILENT_S = 60.0
+#: After a pause of this many seconds, the machine or this process slept, and no part was silent.
+SLEPT_S = 20.0
 #: The most seconds until a part answers for the first time, even on a slow machine.
 READY_S = 180.0
 #: A start fails if the part ends this many times before it is healthy.
@@ -164,9 +166,17 @@ class Supervisor:
                 time.sleep(INTERVAL_S)
 
     def _watch(self) -> None:
+        awake = time.clock_gettime(time.CLOCK_BOOTTIME)  # continues while the machine is suspended
         while not self._closed:
+            now = time.monotonic()
+            pause = time.clock_gettime(time.CLOCK_BOOTTIME) - awake
+            awake += pause
+            if pause > SLEPT_S:
+                self._say(f"this machine, or crawlctl dev, slept for {pause:.0f} s; the services continue")
             for kept in list(self._kept.values()):
-                if self._tend(kept, time.monotonic()):
+                if pause > SLEPT_S and kept.heard is not None:
+                    kept.heard = now
+                if self._tend(kept, now):
                     self._changed()
             self._wake.wait(INTERVAL_S)
             self._wake.clear()
