@@ -68,8 +68,13 @@ def test_a_graph_is_built_by_its_module_in_a_process_beside_and_sent_in_pages(
     assert crawlctl("graph", "start", "--file", "shops.json").code == 0
     assert body(drafts)["fingerprint"] == sent["fingerprint"]
     failed = crawlctl("graph", "start", "shops:nobody", "--", "7")
-    assert (failed.code, "returned no graph" in failed.err) == (2, True)
-    assert "next: correct it, and try again" in failed.err
+    assert failed.code == 2
+    assert failed.err == (
+        "crawlctl: 'shops:nobody' returned no graph\n"
+        "  why:  AttributeError: module 'shops' has no attribute 'nobody'\n"
+        "  next: correct it, and try again\n"
+    ), "its process says nothing beside it"
+    assert "  why:  it names no function; give module:function" in crawlctl("graph", "start", "shops").err
 
 
 @pytest.mark.parametrize(

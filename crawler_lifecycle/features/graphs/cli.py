@@ -142,11 +142,8 @@ def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Return the graph that a user's module builds. It runs in a separate process, which only gets the arguments."""
     content, code = answer_of("crawler_lifecycle.features.user_code.graph", [build, *words])
     if code:
-        raise WrongUsage(
-            f"{build!r} returned no graph",
-            "correct it, and try again",
-            why=f"its process ended with exit code {code}; its output is above",
-        )
+        why = content.decode().strip() or f"its process ended with exit code {code}"
+        raise WrongUsage(f"{build!r} returned no graph", "correct it, and try again", why=why)
     return _document(build, content)
 
 

@@ -1,4 +1,4 @@
-"""Writes a graph as JSON to standard output.
+"""Writes a graph as JSON to standard output, or with exit code 1 why there is none.
 
 ``python -m crawler_lifecycle.features.user_code.graph module:object [word …]``
 
@@ -39,21 +39,19 @@ def document(workflow: Workflow) -> dict[str, Any]:
 
 def main(words: Sequence[str]) -> int:
     """Print the graph and return the exit code."""
-    if not words or ":" not in words[0]:
-        print("usage: python -m crawler_lifecycle.features.user_code.graph module:object [word …]", file=sys.stderr)
-        return 2
     module, _, name = words[0].partition(":")
     sys.path.insert(0, os.getcwd())
     with redirect_stdout(sys.stderr):
         try:
+            if not name:
+                raise InvalidRequest("it names no function; give module:function, or module:workflow")
             found = attrgetter(name)(importlib.import_module(module))
             workflow = found if isinstance(found, Workflow) else found(*words[1:])
             if not isinstance(workflow, Workflow):
                 raise InvalidRequest(f"it returned {type(workflow).__name__}; let it return a Workflow")
             text = json.dumps(document(workflow))
         except Exception as error:
-            text = str(error) if isinstance(error, InvalidRequest) else told(error)
-            print(f"{words[0]}: {text}", file=sys.stderr)
+            print(str(error) if isinstance(error, InvalidRequest) else told(error), file=sys.__stdout__)
             return 1
     print(text)
     return 0
