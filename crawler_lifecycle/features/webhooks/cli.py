@@ -23,7 +23,13 @@ Kind = Annotated[
     Literal["webhook", "slack", "teams", "discord", "email"] | None,
     Parameter(help="webhook: signed events; the others: alerts for people. Default: webhook"),
 ]
-Url = Annotated[str, Parameter(help="https address of the receiver, env:NAME, or for email: addresses with commas")]
+Url = Annotated[
+    str,
+    Parameter(
+        help="https address of the receiver, env:NAME, or for email: addresses with commas. With crawlctl dev also "
+        "http://127.0.0.1:PORT/"
+    ),
+]
 #: Seconds to wait for the result of a test.
 WAIT_S = 15.0
 #: Name of an option -> field of a definition.
@@ -40,7 +46,8 @@ class WebhookOptions:
     Parameters
     ----------
     secret
-        env:NAME, a variable of webhook workers; give two during a change
+        env:NAME, a variable that begins with CRAWL_HOOK, where crawlctl dev or the webhook workers start; give two
+        during a change
     event
         type of events, such as run.ended, run.*; default: all
     crawler
@@ -87,7 +94,11 @@ def create(
 ) -> None:
     """Create a webhook, or replace the definition of an existing one."""
     if not options.secret and kind in (None, "webhook"):
-        raise WrongUsage("--secret is missing", "give --secret env:NAME; see crawlctl webhook -h")
+        raise WrongUsage(
+            "--secret is missing",
+            "give --secret env:CRAWL_HOOK; export CRAWL_HOOK=whsec_$(openssl rand -base64 32) in the environment of "
+            "crawlctl dev or of the webhook workers",
+        )
     KIND.put(name, _given(options, url=url, kind=kind, project=project), by, _following)
 
 

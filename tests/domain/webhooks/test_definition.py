@@ -29,7 +29,8 @@ def spec(**fields: Any) -> WebhookSpec:
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"url": "http://hooks.example.com/"}, "https"),
+        ({"url": "http://hooks.example.com/"}, "with crawlctl dev, such as http://127.0.0.1:9000/"),
+        ({"url": "http://127.0.0.1:9/"}, "give a port from 1024 to 65535"),
         ({"url": "https://"}, "url"),
         ({"url": "ftp://hooks.example.com/"}, "url"),
         ({"url": "https://ann:secret@hooks.example.com/"}, "signed"),

@@ -60,7 +60,9 @@ class WebhookRules:
         host = (parts.hostname or "").removesuffix(".")
         here = self.loopback and is_loopback(host)
         if parts.scheme != "https" and not here:
-            raise InvalidRequest(f"url: {host}: http is for a developer's machine; give an https address")
+            raise InvalidRequest(
+                f"url: {host}: http is only for loopback with crawlctl dev ({_SETTING}LOOPBACK); give an https address"
+            )
         if NUMBER.fullmatch(host):
             self.check_address(host, host)
         elif _INNER_NAME.fullmatch(host.lower()) and not here and not self.networks:

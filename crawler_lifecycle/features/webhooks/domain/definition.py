@@ -229,11 +229,15 @@ def check_url(url: object, *, hidden: bool = False) -> None:
     if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or not exact:
         raise refusal("url", said, cure)
     if port is not None and port not in _PORTS:
-        raise refusal("url", said, f"{cure}: without a port, or with one from 1024 to 65535")
+        raise refusal("url", said, "give a port from 1024 to 65535, or leave it out")
     if parts.fragment or "#" in url:
         raise refusal("url", said, "leave out what follows #")
     if parts.scheme == "http" and not is_loopback(host):
-        raise refusal("url", said, "give an https address; http is for loopback on a developer's machine")
+        raise refusal(
+            "url",
+            said,
+            "give an https address; http is only for this machine, with crawlctl dev, such as http://127.0.0.1:9000/",
+        )
 
 
 def _check_values(name: str, values: Sequence[object]) -> None:

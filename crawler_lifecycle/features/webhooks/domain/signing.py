@@ -21,7 +21,10 @@ def read_secret(reference: str, text: str | None) -> bytes:
     """Read the key from the text of a variable. Raises ``InvalidRequest``; the message never shows the key."""
     name = reference.removeprefix("env:")
     if not text:
-        raise InvalidRequest(f"secrets: the variable {name} is not set for this worker; set it, or name another one")
+        raise InvalidRequest(
+            f"secrets: the variable {name} is not set for this worker; export it, and start crawlctl dev or the worker "
+            "again"
+        )
     try:
         key = base64.b64decode(text.strip().removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
