@@ -78,23 +78,18 @@ class Session:
         url = self.gateway_url or _setting("url")
         if url is not None:
             return Gateway(url, token=self.token(), timeout_s=timeout_s)
-        stack = self._of_dev()
+        stack = stack_of_dev()
+        if stack is None or not stack.known.get("gateway"):
+            raise CommandFailed(
+                Exit.UNREACHABLE,
+                "no gateway is known",
+                f"no --gateway, no LIFECYCLE_GATEWAY__URL, no {dev_json.DEV_JSON} in this folder or a folder above it",
+                "start a gateway on this machine with crawlctl dev, or name one with crawlctl --gateway URL …",
+            )
         url = str(stack.known["gateway"])
         if self.token() is not None:
             say(f"the token is not sent to {url}: this gateway was found in {dev_json.DEV_JSON}, and needs none")
         return Gateway(url, token=None, timeout_s=timeout_s, stack=stack)
-
-    def _of_dev(self) -> dev_json.Stack:
-        """Return the nearest ``crawlctl dev``. Raises ``CommandFailed`` if there is none."""
-        found = stack_of_dev()
-        if found is not None and found.known.get("gateway"):
-            return found
-        raise CommandFailed(
-            Exit.UNREACHABLE,
-            "no gateway is known",
-            f"no --gateway, no LIFECYCLE_GATEWAY__URL, and no {dev_json.DEV_JSON} in this folder or a folder above it",
-            "start a gateway on this machine with crawlctl dev, or name one with crawlctl --gateway URL …",
-        )
 
     def token(self) -> str | None:
         """Return the token from ``--token-file``, ``LIFECYCLE_GATEWAY__TOKEN`` or the settings file, in this order.

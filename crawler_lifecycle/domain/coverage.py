@@ -135,8 +135,11 @@ class ExpectedCoverage:
         for counter, given in self.numbers.items():
             rules = _RULES[counter]
             if not given or not given.keys() <= rules.keys():
-                cure = f"give {{{', '.join(rules)}}}; a field of items called {counter} is named below fields"
-                raise refusal(f"expect.{counter}", given, cure)
+                raise refusal(
+                    f"expect.{counter}",
+                    given,
+                    f"give {{{', '.join(rules)}}}; a field of items called {counter} is named below fields",
+                )
             for rule, number in given.items():
                 check_number(f"expect.{counter}.{rule}", number, rules[rule])
         if len(self.parts) > FIELDS_MAX:

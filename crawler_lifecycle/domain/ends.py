@@ -96,8 +96,11 @@ class Ends:
     def check_scrapy(self) -> None:
         """Raise ``InvalidRequest`` for keys that mean nothing for a crawler of kind ``scrapy``."""
         if self.like not in (None, "scrapy") or self.codes:
-            cure = "leave out all but failed_words for kind 'scrapy': the runner reads how Scrapy's process ended"
-            raise refusal("ends", self.like or list(self.codes), cure)
+            raise refusal(
+                "ends",
+                self.like or list(self.codes),
+                "leave out all but failed_words for kind 'scrapy': the runner reads how Scrapy's process ended",
+            )
 
     @property
     def codes(self) -> dict[int, str]:

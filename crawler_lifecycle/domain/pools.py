@@ -86,8 +86,11 @@ class Pools:
                 "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
             )
         if (own := self.of(DEFAULT).project) is not None:
-            cure = f"{DEFAULT} serves every project; leave it out, and give the project another pool"
-            raise refusal(f"LIFECYCLE_POOLS: {DEFAULT}: project", own, cure)
+            raise refusal(
+                f"LIFECYCLE_POOLS: {DEFAULT}: project",
+                own,
+                f"{DEFAULT} serves every project; leave it out, and give the project another pool",
+            )
 
     @property
     def counted(self) -> bool:
@@ -129,8 +132,9 @@ class Pools:
         """Raise ``InvalidRequest`` unless runs of this project (``None``: of any) may be started in this pool."""
         known = {DEFAULT, *self.of_project(project).named}
         if name is not None and name not in known:
-            cure = f"the pools of this installation are {', '.join(sorted(known))} (LIFECYCLE_POOLS)"
-            raise refusal("pool", name, cure)
+            raise refusal(
+                "pool", name, f"the pools of this installation are {', '.join(sorted(known))} (LIFECYCLE_POOLS)"
+            )
 
 
 _PLAIN = Pool()

@@ -58,8 +58,9 @@ class OtherNodes:
     def __post_init__(self) -> None:
         check_number("retries.retry_on.after", self.after, Bound(1, 100, whole=True))
         if not 1 <= len(self.node_selector) <= _LABELS_MAX:
-            cure = f"give 1 to {_LABELS_MAX} labels of nodes"
-            raise refusal("retries.retry_on.node_selector", self.node_selector, cure)
+            raise refusal(
+                "retries.retry_on.node_selector", self.node_selector, f"give 1 to {_LABELS_MAX} labels of nodes"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +110,25 @@ class Retries:
     def check(self, memory: str | None = None) -> None:
         """Raise ``InvalidRequest`` for keys that contradict each other, or the memory of the first try."""
         if self.budget is not None and self.max is not None and self.budget < self.max:
-            cure = f"give at least max ({self.max}), or lower max: no task could have all its tries"
-            raise refusal("retries.budget", self.budget, cure)
+            raise refusal(
+                "retries.budget",
+                self.budget,
+                f"give at least max ({self.max}), or lower max: no task could have all its tries",
+            )
         if self.cap_s is not None and self.backoff_s is not None and self.cap_s < self.backoff_s:
-            cure = f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be longer than cap_s"
-            raise refusal("retries.cap_s", self.cap_s, cure)
+            raise refusal(
+                "retries.cap_s",
+                self.cap_s,
+                f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be longer than cap_s",
+            )
         first = parse_memory(memory)
         cap = parse_memory(self.memory_cap)
         if first is not None and cap is not None and cap < first:
-            cure = f"give at least the memory of the first try ({memory}), or lower resources.memory"
-            raise refusal("retries.memory_cap", self.memory_cap, cure)
+            raise refusal(
+                "retries.memory_cap",
+                self.memory_cap,
+                f"give at least the memory of the first try ({memory}), or lower resources.memory",
+            )
 
     def over(self, base: Retries) -> Retries:
         """Return this policy with the keys of ``base`` where this one has none."""

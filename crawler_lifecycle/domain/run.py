@@ -250,14 +250,18 @@ class RunRequest:
         check_time("due_at", self.due_at)
         if self.poll_minutes is not None:
             if not 1 <= len(self.poll_minutes) <= POLLS_MAX:
-                cure = f"give 1 to {POLLS_MAX} intervals in minutes, or leave it out"
-                raise refusal("poll_minutes", self.poll_minutes, cure)
+                raise refusal(
+                    "poll_minutes", self.poll_minutes, f"give 1 to {POLLS_MAX} intervals in minutes, or leave it out"
+                )
             for n, minutes in enumerate(self.poll_minutes):
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
         check_tags("tags", self.tags)
         if self.retries is not None and self.retries.retry_on is not None:
-            cure = "nodes are chosen in the crawler's entry or in LIFECYCLE_RETRIES"
-            raise refusal("retries.retry_on", self.retries.retry_on.node_selector, cure)
+            raise refusal(
+                "retries.retry_on",
+                self.retries.retry_on.node_selector,
+                "nodes are chosen in the crawler's entry or in LIFECYCLE_RETRIES",
+            )
 
     def _check_identity(self) -> None:
         if self.crawler is None and self.run_id is None:

@@ -57,7 +57,8 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
     async def stream_events(
-        choice: Annotated[StreamChoice, Query()], last_event_id: Annotated[str | None, Header()] = None
+        choice: Annotated[StreamChoice, Query()],
+        last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
     ) -> StreamedResponse:
         """Events in the order of their commits: first ``hello``, then the events after ``Last-Event-ID`` or ``after``.
         Without both, only new events are sent.

@@ -283,8 +283,8 @@ class JsonBody(Generic[T]):
     def openapi(self) -> dict[str, Any]:
         """Return the description of the body for the OpenAPI document."""
         schema = self._adapter.json_schema(ref_template="#/components/schemas/{model}")
-        definitions = schema.pop("$defs", {})
-        content = {"application/json": {"schema": schema}}
+        definitions = schema.pop("$defs", {}) | {schema["title"]: schema}
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema['title']}"}}}
         return {"requestBody": {"required": not self.optional, "content": content}, _DEFINITIONS: definitions}
 
 

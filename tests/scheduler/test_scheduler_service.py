@@ -209,7 +209,8 @@ def test_the_schema(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     operations = {o["operationId"]: o for path in document["paths"].values() for o in path.values()}
     assert sorted(operations) == ["deployOnetime", "deployScheduled", "healthz", "listCrawlers", "metrics", "readyz"]
-    scheduled = operations["deployScheduled"]["requestBody"]["content"]["application/json"]["schema"]
+    reference = operations["deployScheduled"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    scheduled = document["components"]["schemas"][reference.rpartition("/")[2]]
     assert "due_at" in scheduled["properties"]
     text = json.dumps(document)
     for name in re.findall(r"#/components/schemas/(\w+)", text):

@@ -126,8 +126,11 @@ class Oidc:
                 raise jwt.InvalidTokenError("it is of another login")
         except _BROKEN as error:
             code = "token_expired" if isinstance(error, jwt.ExpiredSignatureError) else "invalid_token"
-            why = f"the token of {self.issuer} is refused: {str(error)[:200]}; sign in again (docs/sign-in.md)"
-            raise unauthorised(code, why, error="invalid_token") from None
+            raise unauthorised(
+                code,
+                f"the token of {self.issuer} is refused: {str(error)[:200]}; sign in again (docs/sign-in.md)",
+                error="invalid_token",
+            ) from None
         return *self._judge(claims), int(claims["exp"])
 
     def _judge(self, claims: Document) -> tuple[Caller, str]:

@@ -84,7 +84,7 @@ def meanings() -> Mapping[str, Mapping[str, str]]:
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Add security, problems and examples to every operation of the document, and a meaning to each field."""
+    """Add a tag, security, problems and examples to every operation of the document, and a meaning to each field."""
     document["info"]["description"] = _ABOUT
     components = document["components"]
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}}
@@ -112,13 +112,12 @@ def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
         where = operation["operationId"]
         yield from ((where, one["name"], one) for one in operation.get("parameters", ()) if "name" in one)
         for content in operation.get("requestBody", {}).get("content", {}).values():
-            schema = content["schema"]
-            title = schema.get("title", where)
-            yield from ((title, name, field) for name, field in schema.get("properties", {}).items())
+            yield from ((where, name, field) for name, field in content["schema"].get("properties", {}).items())
 
 
 def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
     names = []
+    operation["tags"] = [path.split("/")[2] if path.startswith("/v1/") else "service"]
     if access.role is None:
         operation["security"] = []
     else:

@@ -64,7 +64,9 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         request: Request,
         run_id: RunId,
         choice: Annotated[FileChoice, Query()],
-        range: Annotated[str | None, Header(description="A part of the file: `bytes=a-b` or `bytes=a-`")] = None,
+        range: Annotated[
+            str | None, Header(alias="Range", description="A part of the file: `bytes=a-b` or `bytes=a-`")
+        ] = None,
         if_range: Annotated[str | None, Header(include_in_schema=False)] = None,
     ) -> StreamedResponse:
         """The bytes of one supporting file, as far as it is written now. Give its ``name`` in the list, or its path in

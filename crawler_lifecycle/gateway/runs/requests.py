@@ -44,7 +44,7 @@ Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
 RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN), Travels]
 
 
-IdempotencyKey = Annotated[str | None, Header()]
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 
 class StrictBody(BaseModel):

@@ -107,8 +107,16 @@ def validated(read: Callable[[Any], R], table: Table, row: Row, column: str, wha
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
-        cure = f"{field} of the {what}: {first['msg'].removeprefix('Value error, ')}; {cure}"
-        raise unreadable(table, row, Fault(column, json_text(row[column]), cure, document=True)) from None
+        raise unreadable(
+            table,
+            row,
+            Fault(
+                column,
+                json_text(row[column]),
+                f"{field} of the {what}: {first['msg'].removeprefix('Value error, ')}; {cure}",
+                document=True,
+            ),
+        ) from None
 
 
 # --- schedules and webhooks: people name and define them, and their rows stay after a deletion ---------------------
@@ -119,5 +127,13 @@ def definition_of(table: Table, row: Row, read: Callable[[Mapping[str, Any]], R]
     try:
         return read(row["definition"])
     except ValueError as error:
-        cure = f"{error}; set the definition of the {table.name} again (crawlctl {table.name} update)"
-        raise unreadable(table, row, Fault("definition", json.dumps(row["definition"]), cure, True)) from None
+        raise unreadable(
+            table,
+            row,
+            Fault(
+                "definition",
+                json.dumps(row["definition"]),
+                f"{error}; set the definition of the {table.name} again (crawlctl {table.name} update)",
+                True,
+            ),
+        ) from None

@@ -63,8 +63,9 @@ class DeletionStore(RunPart):
             if unit.run["deleted_at"] is not None:
                 return run_row(unit.run), False
             if not unit.status.terminal:
-                what = f"Run {run_id} is {unit.status}; stop it first (crawlctl stop {run_id}), and wait for its end"
-                raise NotInThisState(what)
+                raise NotInThisState(
+                    f"Run {run_id} is {unit.status}; stop it first (crawlctl stop {run_id}), and wait for its end"
+                )
             for feature in _FEATURES:
                 feature.check_deletion(unit)
             report = {"requested_by": requested_by, "gone": {}, "left": _theirs(unit.run)}

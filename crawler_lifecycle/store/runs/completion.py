@@ -183,8 +183,15 @@ def _check_judged(unit: Unit) -> None:
     """Raise ``RowUnreadable`` when a manual edit set the terminal status: each verdict has an event ``run.ended``."""
     key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
     if unit.conn.execute(select(outbox_event.c.seq).where(outbox_event.c.event_key == key)).one_or_none() is None:
-        cure = f"a manual edit set it in attempt {unit.attempt}: set it back to PROCESSING, to have the run judged"
-        raise unreadable(run_history, unit.run, Fault("status", unit.run["status"], cure))
+        raise unreadable(
+            run_history,
+            unit.run,
+            Fault(
+                "status",
+                unit.run["status"],
+                f"a manual edit set it in attempt {unit.attempt}: set it back to PROCESSING, to have the run judged",
+            ),
+        )
 
 
 def _check_complete(unit: Unit, counts: TaskCounts) -> None:

@@ -216,8 +216,11 @@ class InitiationStore(RunPart):
                 "so remove the field or give this crawler"
             )
         if request.project not in (projects.DEFAULT, run["project"]):
-            cure = f"run {unit.run_id} is of project {run['project']!r}, so remove the field or give this project"
-            raise refusal("project", request.project, cure)
+            raise refusal(
+                "project",
+                request.project,
+                f"run {unit.run_id} is of project {run['project']!r}, so remove the field or give this project",
+            )
         former = _owner_of(run)
         if former == owner:
             return None

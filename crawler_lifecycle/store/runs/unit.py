@@ -120,8 +120,15 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
     """Return ``count_tasks``. Raises ``RowUnreadable`` when the run has ended and still has alive tasks."""
     counts = count_tasks(conn, run["run_id"])
     if counts.alive and RunStatus(run["status"]).terminal:
-        cure = f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run (crawlctl stop)"
-        raise unreadable(run_history, run, Fault("status", run["status"], cure))
+        raise unreadable(
+            run_history,
+            run,
+            Fault(
+                "status",
+                run["status"],
+                f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run (crawlctl stop)",
+            ),
+        )
     return counts
 
 

@@ -94,6 +94,24 @@ def test_it_is_a_valid_openapi_document(document: Any) -> None:
     openapi_spec_validator.validate(document)
 
 
+def test_clients_get_groups_usual_headers_and_one_class_for_a_name(document: Any) -> None:
+    """Programs that make clients group by tags, and number classes of the same name."""
+    tags = {tag for _, _, operation in _operations(document) for tag in operation["tags"]}
+    assert {"runs", "managers", "graphs", "schedules", "webhooks", "service"} <= tags
+    headers = {
+        parameter["name"]
+        for _, _, operation in _operations(document)
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "header"
+    }
+    assert headers == {"Idempotency-Key", "If-None-Match", "Last-Event-ID", "Range"}
+    schemas = document["components"]["schemas"]
+    assert not [name for name in schemas if name.endswith(("-Input", "-Output")) or "__" in name]
+    titled = {key: value.get("title", key) for key, value in schemas.items()}
+    assert titled == {key: key for key in schemas}
+    assert '"title": "StartRun"' not in json.dumps(document["paths"])
+
+
 def test_every_reference_leads_somewhere(document: Any) -> None:
     text = json.dumps(document)
     for reference in set(re.findall(r'"\$ref": "#/([^"]+)"', text)):
@@ -109,6 +127,7 @@ def test_bodies_take_no_field_that_is_not_declared(document: Any) -> None:
     for _, _, operation in _operations(document):
         if "requestBody" in operation:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            schema = document["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], schema)
             assert schema["additionalProperties"] is False, operation["operationId"]
 
 
