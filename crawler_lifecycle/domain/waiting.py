@@ -15,6 +15,9 @@ from enum import StrEnum
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import moment
 
+from .plurals import count
+from .run import LIMIT_STOPS
+
 #: Prefixes of ``waiting_for``: the service that does not answer. The error follows.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
@@ -127,7 +130,7 @@ class InLine:
 
 def place_in_line(line: InLine) -> str:
     """Return the thing for which a run in the line of its pool waits, without what is zero or unknown."""
-    ahead = [f"{count} {word}" for count, word in ((line.urgent, "more urgent"), (line.older, "older")) if count]
+    ahead = [f"{tasks} {word}" for tasks, word in ((line.urgent, "more urgent"), (line.older, "older")) if tasks]
     come = "task comes" if line.urgent + line.older == 1 else "tasks come"
     most = "" if line.most is None else f" of {line.most}"
     counts = [
@@ -197,7 +200,7 @@ def _look(s: Standing) -> str | None:
 def _stop(s: Standing) -> str | None:
     if s.stop_at is None:
         return None
-    who = f" by {s.stop_by}" if s.stop_by else ""
+    who = f" by {'the limit ' if s.stop_by in LIMIT_STOPS else ''}{s.stop_by}" if s.stop_by else ""
     what = f"{'forced stop' if s.stop_force else 'stop'} requested{who}{_for(s, s.stop_at, _AGO)}"
     if not s.stop_heard:
         return f"{what}: no workflow has acted on it yet"
@@ -206,10 +209,10 @@ def _stop(s: Standing) -> str | None:
     active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
     if not active:
         queued = s.tasks.get("QUEUED", 0)
-        return f"{what}: {_tasks(queued)} may still be created" if queued else f"{what}: the verdict is missing"
+        return f"{what}: {count(queued, 'task')} may still be created" if queued else f"{what}: the verdict is missing"
     named = [str(index) for index in s.unproved[:NAMED_MAX]]
     which = f" (index {', '.join(named)}{' …' if active > len(named) else ''})" if named else ""
-    return f"{what}: {_tasks(active)}{which} not yet proved to have ended"
+    return f"{what}: {count(active, 'task')}{which} not yet proved to have ended"
 
 
 def _start(s: Standing) -> str | None:
@@ -236,7 +239,7 @@ def _start(s: Standing) -> str | None:
         what = s.line or what
     thing = what.startswith(("the ", "a ", "an "))  # a noun, not a sentence
     if s.status != "INITIALIZING":
-        return f"{_tasks(queued)} QUEUED{since}: {'waiting for ' if thing else ''}{what}" if queued else what
+        return f"{count(queued, 'task')} QUEUED{since}: {'waiting for ' if thing else ''}{what}" if queued else what
     return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
 
 
@@ -249,7 +252,7 @@ def _retry(s: Standing, queued: int) -> str | None:
         when = f"retrying in {span((at - s.now).total_seconds())}"
     else:
         when = f"{RETRY_AT}{said}"
-    return f"{when} {why}" + (f"; {_tasks(queued)} QUEUED in all" if queued > 1 else "")
+    return f"{when} {why}" + (f"; {count(queued, 'task')} QUEUED in all" if queued > 1 else "")
 
 
 def _capacity(s: Standing) -> str | None:
@@ -261,16 +264,12 @@ def _capacity(s: Standing) -> str | None:
     active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
     parts = []
     if queued and s.max_parallel is not None and active >= s.max_parallel:
-        parts.append(f"{_tasks(queued)} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)")
+        parts.append(f"{count(queued, 'task')} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)")
     elif queued and s.line is not None:
-        parts.append(f"{_tasks(queued)} QUEUED: waiting for {s.line}")
+        parts.append(f"{count(queued, 'task')} QUEUED: waiting for {s.line}")
     elif queued:
-        parts.append(f"{_tasks(queued)} QUEUED until the next look")
+        parts.append(f"{count(queued, 'task')} QUEUED until the next look")
     if pending:
         why = f": {s.reason.removeprefix('waiting: ')}" if s.reason else " on the cluster"
-        parts.append(f"{_tasks(pending)} PENDING{why}")
+        parts.append(f"{count(pending, 'task')} PENDING{why}")
     return "; ".join(parts) or None
-
-
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count} tasks"

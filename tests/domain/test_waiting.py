@@ -123,6 +123,10 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         replace(LIVE, tasks={"RUNNING": 4, "PENDING": 2}, reason="waiting: 4 of 4 slots in use"),
         "2 tasks PENDING: 4 of 4 slots in use",
     ),
+    "a stop by a limit": (
+        replace(STOPPED, stop_heard=False, stop_by="timed_out"),
+        "stop requested by the limit timed_out 40 s ago: no workflow has acted on it yet",
+    ),
     "a stop that nobody heard": (
         replace(STOPPED, stop_heard=False),
         "stop requested by ann 40 s ago: no workflow has acted on it yet",

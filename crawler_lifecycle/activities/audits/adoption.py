@@ -12,6 +12,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, TemporalUnavailable
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.cluster import TaskInventory
@@ -69,8 +70,8 @@ class Adoption:
         row = self._store.adoption.adopt_run(self._lost(run, tasks, workflow, known, unavailable))
         if workflow is not None:
             self._hurry(row)
-            return f"taken up again as run {row.run_id}, with {len(tasks)} tasks; its workflow continues"
-        return f"taken up again as run {row.run_id}, with {len(tasks)} tasks, by workflow {self._begin(row)}"
+            return f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}; its workflow continues"
+        return f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}, by workflow {self._begin(row)}"
 
     def _complete(self, row: RunRow, tasks: Sequence[TaskRecord]) -> str:
         """Add to the run's existing row the data that it lacks. Raises ``NotInThisState`` if that run has ended."""

@@ -23,6 +23,7 @@ from typing import Any
 from crawler_lifecycle.adapters.archive.s3.bucket import Bucket
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import bundle_key
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilesMissing
 from crawler_lifecycle.ports.runs import Ticket
@@ -105,8 +106,7 @@ class S3Bundles:
         if end is None:
             raise FilesMissing(UNFINISHED)
         if end.left_out:
-            files = "1 file" if end.left_out == 1 else f"{end.left_out} files"
-            raise FilesMissing(f"its runner left out {files}: too large, too many, or unreadable")
+            raise FilesMissing(f"its runner left out {count(end.left_out, 'file')}: too large, too many, or unreadable")
 
     def _end(self, bundle: _Bundle) -> _End | None:
         body = self._get(bundle, None)

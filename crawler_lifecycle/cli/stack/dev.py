@@ -27,6 +27,7 @@ from crawler_lifecycle.cli.runs.items import items
 from crawler_lifecycle.cli.runs.texts import RUN
 from crawler_lifecycle.cli.session import begin, current, load_settings, say
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS, user
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.settings import PREFIX
 
 from . import copies, layout
@@ -228,7 +229,7 @@ def show_demo(stack: Stack) -> None:
             run_id = gateway.start({"crawler": stack.first, "requested_by": user()}, str(uuid.uuid4()))["run_id"]
             say(f"run {run_id} of the example crawler {stack.first} has begun: {url}/runs/{run_id}")
             run, _ = RUN.wait_for(gateway, run_id, "ended")
-        found = f"{run['pages']} pages, {run['items']} items, such as"
+        found = f"{count(run['pages'], 'page')}, {count(run['items'], 'item')}, such as"
         print(f"\nrun {run_id} is {run['status']}: {found if run['status'] == 'COMPLETED' else clean(run['cause'])}")
         sys.stdout.flush()
         items(run_id, limit=ITEMS_SHOWN)
@@ -337,9 +338,11 @@ def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
     elif going_on == 0:
         say("ended; no crawl is running")
     elif kill:
-        say(f"ended; {going_on} runs could not be stopped in time and continue")
+        say(f"ended; {count(going_on, 'run')} could not be stopped in time")
     else:
-        word = "run continues" if going_on == 1 else "runs continue"
         again = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
-        say(f"ended; {going_on} {word}; next: {again} takes over, {again} --kill also ends them at its end")
+        say(
+            f"ended; {count(going_on, 'run continues', 'runs continue')}; next: {again} takes over, "
+            f"{again} --kill also ends them at its end"
+        )
     sys.stderr.flush()

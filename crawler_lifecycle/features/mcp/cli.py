@@ -22,6 +22,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.texts import RUN
 from crawler_lifecycle.cli.session import current, installed
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.unknown import advise
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Tools:
         """List runs, newest first."""
         with self.connect() as gateway:
             rows = gateway.runs(limit=limit, status=status, crawler=crawler, search=search)
-        return enclosed(f"{len(rows)} runs", rows)
+        return enclosed(count(len(rows), "run"), rows)
 
     def list_crawlers(self) -> str:
         """List the crawlers that can be started, with their arguments."""
@@ -131,7 +132,7 @@ class Tools:
             found = gateway.get(RUN.path(run_id, "/items"), **asked)
         names = [column["name"] for column in found["columns"]]
         rows = [dict(zip(names, row, strict=True)) for row in found["rows"]]
-        return enclosed(f"{len(rows)} items of run {run_id}, in all {found.get('total') or 'unknown'}", rows)
+        return enclosed(f"{count(len(rows), 'item')} of run {run_id}, in all {found.get('total') or 'unknown'}", rows)
 
     def start_run(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.plurals import count
 
 from .task_queues import POLLED_S, Queue, Version
 
@@ -62,8 +63,7 @@ def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> Q
     if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
         setting = "PLANS__FUNCTIONS" if queue.name == names.QUEUE_FUNCTIONS else "WORKER__THREADS"
         cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_{setting}"
-        pollers = f"{number:,} poller" + ("" if number == 1 else "s")
-        return QueueFinding("warn", f"{what}: {pollers} cannot keep up{waiting}", cure)
+        return QueueFinding("warn", f"{what}: {count(number, 'poller')} cannot keep up{waiting}", cure)
     lost = f"; another one was last seen {gone:.0f} s ago" if gone is not None and gone < POLLED_S else ""
     spare = f"; {_counts(others)} and get no work" if others else ""
     return QueueFinding("ok", f"{what}: {number} polling{waiting}{lost}{spare}")

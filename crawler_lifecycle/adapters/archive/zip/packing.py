@@ -20,6 +20,7 @@ from typing import Any
 from isal import isal_zlib
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.ports.files import FileSource
 
 from .stream import Digesting, StreamedZip, Target
@@ -125,8 +126,7 @@ def _note(lacking: Sequence[str]) -> str | None:
     if not lacking:
         return None
     more = f"; and {len(lacking) - _NAMED_MAX} more" if len(lacking) > _NAMED_MAX else ""
-    which = "one task are" if len(lacking) == 1 else f"{len(lacking)} tasks are"
-    return f"files of {which} missing or incomplete: {'; '.join(lacking[:_NAMED_MAX])}{more}"
+    return f"files of {count(len(lacking), 'task')} are missing or incomplete: {'; '.join(lacking[:_NAMED_MAX])}{more}"
 
 
 def pack(

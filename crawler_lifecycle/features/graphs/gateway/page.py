@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.choosing import Chooser
 from crawler_lifecycle.gateway.page.parts.chosen import CHOSEN, ChosenForm, add_list, press_one
@@ -101,5 +102,5 @@ async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm | Gra
         changed = await commands.cancel(key, signed(CancelGraph(names=names, reason=asked.reason)), request_id)
     else:
         changed = await commands.retry(key, signed(RetryGraph(**own, names=names)), request_id)
-    steps = "1 step" if changed.count == 1 else f"{changed.count} steps"
-    return " ".join(filter(None, (f"{steps} changed; the graph is {changed.state}.", changed.note)))
+    text = f"{count(changed.count, 'step')} changed; the graph is {changed.state}."
+    return " ".join(filter(None, (text, changed.note)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.page.parts.rendering import number, query
 from crawler_lifecycle.subjects import WAITING
@@ -55,13 +56,13 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
         "skipped": (jobs.skipped, here + query({"state": "skipped"}) + "#jobs"),
     }
     there = {kind: one for kind, one in found.items() if one[0] > 0}
-    every = sum(count for count, _ in there.values())
+    every = sum(many for many, _ in there.values())
     room = WIDTH - LEAST * len(there)
     parts = list[Part]()
     x = 0
-    for kind, (count, href) in there.items():
-        width = LEAST + room * count // every
-        parts.append(Part(kind, count, x, width, href))
+    for kind, (many, href) in there.items():
+        width = LEAST + room * many // every
+        parts.append(Part(kind, many, x, width, href))
         x += width
     return parts
 
@@ -69,18 +70,18 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
 def sentence(manager: ManagerDetail) -> str:
     """Return one sentence that says how the manager stands."""
     jobs = manager.jobs
-    done = f"{_jobs(jobs.ended)} ended"
+    done = f"{count(jobs.ended, 'job')} ended"
     if manager.status.terminal:
         word = "completed" if manager.status is RunStatus.COMPLETED else "failed"
         why = "" if manager.outcome in (None, FINISHED) else f" with {manager.outcome}"
-        return f"It {word}{why}: {done}, {_jobs(_waits(manager))} never started."
+        return f"It {word}{why}: {done}, {count(_waits(manager), 'job')} never started."
     if manager.status is RunStatus.STOPPING:
-        return f"It is being stopped: {_jobs(manager.live)} run, {done}."
+        return f"It is being stopped: {count(manager.live, 'job')} run, {done}."
     if manager.paused:
-        return f"It is paused: {_jobs(manager.live)} run, {_jobs(_waits(manager))} wait, {done}."
+        return f"It is paused: {count(manager.live, 'job')} run, {count(_waits(manager), 'job')} wait, {done}."
     most = f" of at most {number(manager.cap)}" if manager.cap else ""
     begun = "It works" if manager.started_at else "It has not begun"
-    return f"{begun}: {_jobs(manager.live)}{most} run, {_jobs(_waits(manager))} wait, {done}."
+    return f"{begun}: {count(manager.live, 'job')}{most} run, {count(_waits(manager), 'job')} wait, {done}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,3 @@ def _untold(manager: ManagerDetail, ended: int) -> str | None:
 def _waits(manager: ManagerDetail) -> int:
     jobs: Mapping[str, int] = manager.jobs.model_dump()
     return sum(jobs[name] for name in WAITING)
-
-
-def _jobs(count: int) -> str:
-    return f"{number(count)} {'job' if count == 1 else 'jobs'}"
