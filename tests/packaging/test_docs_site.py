@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
+import inspect
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle import managers
+from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager
 from tools import docs_site
 
 DOCUMENT = json.loads((docs_site.ROOT / "docs" / "openapi.json").read_text())
@@ -69,3 +74,31 @@ def test_every_page_is_in_the_navigation() -> None:
     named = (docs_site.ROOT / "mkdocs.yml").read_text()
     pages = [page.name for page in Path(docs_site.ROOT / "docs").glob("*.md")]
     assert [page for page in pages if f": {page}\n" not in named] == []
+
+
+def test_the_page_of_python_has_the_types_that_overrides_need() -> None:
+    page = (docs_site.ROOT / "docs" / "python.md").read_text()
+    methods = [
+        method
+        for cls in (CrawlManager, GeneratorCrawlManager)
+        for name, method in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_")
+    ]
+    needed = {
+        name
+        for method in methods
+        for name in re.findall(r"\w*JobParams", " ".join(map(str, method.__annotations__.values())))
+    }
+    assert {"FullJobParams", "JobParams"} <= needed
+    assert [name for name in sorted(needed) if f"::: crawler_lifecycle.managers.{name}\n" not in page] == []
+    assert needed <= set(managers.__all__)
+
+
+def test_a_wheel_leaves_the_site_alone_and_a_download_is_no_new_file_of_the_clone() -> None:
+    """``make site`` writes into ``dist/`` as ``make wheel`` does."""
+    makefile = (docs_site.ROOT / "Makefile").read_text()
+    recipe = makefile.partition("\nwheel:")[2].partition("\n\n")[0]
+    assert re.search(r"rm -r?f dist( |$)", recipe) is None
+    name = "run-7-attempt-1-supporting-files.zip"
+    rules = (docs_site.ROOT / ".gitignore").read_text().split()
+    assert [rule for rule in rules if fnmatch.fnmatchcase(name, rule)] != []
