@@ -218,7 +218,9 @@ def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
         verb = "logs" if main.get("started_at") else "timeline"
         place = " --at-error" if verb == "logs" and main.get("error") else ""
         again = " --rerun" if status == "COMPLETED" else ""
-        return [f"crawlctl {verb} {run_id}{place}", f"crawlctl resume {run_id}{again}"]
+        # The same configuration would fail in the same way.
+        first = "correct what the cause names, then " if run.get("outcome") == "deploy_failed" else ""
+        return [f"crawlctl {verb} {run_id}{place}", f"{first}crawlctl resume {run_id}{again}"]
     if status == "STOPPING":
         return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
     return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]

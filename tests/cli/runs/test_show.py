@@ -11,6 +11,7 @@ import respx
 import yaml
 
 from crawler_lifecycle.cli.output import as_yaml
+from crawler_lifecycle.cli.runs.texts import next_steps
 from tests.cli.cli_answers import COMPLETED, CRAWLER, FAILED, RUN, STOPPED, TASKS
 from tests.cli.cli_support import Crawlctl
 
@@ -166,3 +167,9 @@ def test_a_crawler_is_described_with_the_meanings_of_its_ends(gateway: respx.Moc
     ends = {"like": "wget", "success": [8], "final": None, "retry": None, "failed_words": None}
     gateway.get("/v1/crawlers").respond(json={"crawlers": [CRAWLER | {"ends": ends}]})
     assert "\nends       like: wget, success: 8\n" in crawlctl("crawler", "describe", CRAWLER["name"]).out
+
+
+def test_a_run_that_could_not_be_deployed_is_not_just_resumed() -> None:
+    failed = {"run_id": 5, "status": "FAILED", "outcome": "deploy_failed"}
+    assert next_steps(failed) == ["crawlctl timeline 5", "correct what the cause names, then crawlctl resume 5"]
+    assert next_steps(failed | {"outcome": "failed"})[1] == "crawlctl resume 5"

@@ -74,11 +74,19 @@ def plan(
     if end.get("text") and not refused:
         say(clean(end["text"]))
     if end.get("error"):
-        cure = f"correct the class and try again: crawlctl manager plan {name}"
-        raise CommandFailed(Exit.ERROR, f"{name} cannot be used", clean(end["error"], lines=True), cure)
+        raise CommandFailed(
+            Exit.ERROR,
+            f"{name} cannot be used",
+            clean(end["error"], lines=True),
+            f"correct the class and try again: crawlctl manager plan {name}",
+        )
     if refused:
-        cure = "correct the class, or the entry in the catalogue (crawlctl crawler list)"
-        raise CommandFailed(Exit.ERROR, f"{len(refused)} of the jobs cannot be started", refused[0], cure)
+        raise CommandFailed(
+            Exit.ERROR,
+            f"{len(refused)} of the jobs cannot be started",
+            refused[0],
+            "correct the class, or the entry in the catalogue (crawlctl crawler list)",
+        )
     say(f"next: crawlctl manager start {name}" + (f" -- {' '.join(argv)}" if argv else ""))
 
 
@@ -117,5 +125,9 @@ def _simulated(name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[
         return found["jobs"], found["end"]
     except ValueError:
         why = f"its process was ended by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
-        cure = "raise --timeout, or look for exit() and endless loops in the class"
-        raise CommandFailed(Exit.ERROR, f"{name} did not finish", why, cure) from None
+        raise CommandFailed(
+            Exit.ERROR,
+            f"{name} did not finish",
+            why,
+            "raise --timeout, or look for exit() and endless loops in the class",
+        ) from None

@@ -178,15 +178,21 @@ def await_attempt(gateway: Gateway, started: Document) -> None:
     for row in Polling(timeout_s=current().timeout_s or ATTEMPT_S).answers(lambda: gateway.get(path)):
         if is_news(row, started):
             return
-    why = "no worker has started its next attempt"
     again = f"crawlctl doctor, then the same command, or crawlctl manager describe {manager_id}"
-    raise CommandFailed(Exit.GAVE_UP_WAITING, f"manager {manager_id} has ended and does not continue yet", why, again)
+    raise CommandFailed(
+        Exit.GAVE_UP_WAITING,
+        f"manager {manager_id} has ended and does not continue yet",
+        "no worker has started its next attempt",
+        again,
+    )
 
 
 def _check_call(plan: str | None, crawler: str | None, each: Path | None, options: dict[str, Any]) -> None:
     if (plan is None) == (crawler is None):
-        cure = "crawlctl manager start module:Class [-- options], or crawlctl manager start --crawler NAME --each FILE"
-        raise WrongUsage("give either a class or --crawler", cure)
+        raise WrongUsage(
+            "give either a class or --crawler",
+            "crawlctl manager start module:Class [-- options], or crawlctl manager start --crawler NAME --each FILE",
+        )
     if plan is not None and (options or each is not None):
         raise WrongUsage(
             "--each, -a, -s, --max-running, --max-per-key, --retries, --retry-delay and --pool need --crawler",
@@ -200,8 +206,9 @@ def _per_key(word: str | None) -> dict[str, int]:
         return {}
     name, _, number = word.partition("=")
     if not name or not number.isascii() or not number.isdecimal() or not int(number):
-        cure = "give an argument of the crawler and a number, such as domain=2"
-        raise WrongUsage(f"--max-per-key {word!r} is not allowed", cure)
+        raise WrongUsage(
+            f"--max-per-key {word!r} is not allowed", "give an argument of the crawler and a number, such as domain=2"
+        )
     return {name: int(number)}
 
 
@@ -324,8 +331,9 @@ class Sender:
 def checked_id(request_id: str | None) -> str:
     """Return the given id, or a new one. Raises ``CommandFailed`` if the id is not allowed."""
     if request_id is not None and (not request_id.isascii() or not 0 < len(request_id) <= REQUEST_ID_MAX):
-        cure = f"give 1 to {REQUEST_ID_MAX} characters of ASCII"
-        raise WrongUsage(f"--request-id {request_id!r} is not allowed", cure)
+        raise WrongUsage(
+            f"--request-id {request_id!r} is not allowed", f"give 1 to {REQUEST_ID_MAX} characters of ASCII"
+        )
     return request_id or str(uuid.uuid4())
 
 
