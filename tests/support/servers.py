@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,15 @@ DATABASES = ("sqlite", *SERVERS)
 #: For what is played on MySQL before a release alone: what is proved by MariaDB, and plans of statements. MySQL makes
 #: its statistics from other samples each time, so what it would do refuses nobody's change.
 EXPLAINED = ("sqlite", "mariadb", pytest.param("mysql", marks=pytest.mark.slow))
+
+
+def each_on_sqlite(values: Iterable[Any], on_servers: Iterable[Any]) -> pytest.MarkDecorator:
+    """For what our own code decides by ``value``, beyond what it asks a database: each of them on SQLite, and on the
+    servers those that make another statement."""
+    every, few = list(values), list(on_servers)
+    pairs = [(kind, value) for kind in DATABASES for value in (every if kind == "sqlite" else few)]
+    return pytest.mark.parametrize(("store_url", "value"), pairs, indirect=["store_url"])
+
 
 _open = ExitStack()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
-
 from crawler_lifecycle.domain.coverage import GOOD_RUNS, Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.names import EVENT_RUN_ATTENTION, EVENT_RUN_DROPPED, EVENT_RUN_EMPTY, EVENT_RUN_ENDED
@@ -14,6 +12,7 @@ from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus, verdict
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.runs import RunRow
 from tests.contracts.store.world import World, bad_end, good_end, seen
+from tests.support.servers import each_on_sqlite
 
 WATCHED = ExpectedCoverage(watched=True)
 HALF = ExpectedCoverage(numbers={"items": {"drop": 0.5}}, watched=True)
@@ -121,9 +120,9 @@ def test_a_run_that_brought_too_little_may_fail(world: World) -> None:
     assert needed(world) == needed(world, status=["FAILED"]) == [row.run_id]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_surface_says_the_same_of_random_histories(world: World, seed: int) -> None:
-    chosen = random.Random(seed)
+@each_on_sqlite(range(3), [0])
+def test_every_surface_says_the_same_of_random_histories(world: World, value: int) -> None:
+    chosen = random.Random(value)
     brought: dict[int, bool] = {}
     wanted: list[int] = []
     for _ in range(25):

@@ -19,6 +19,7 @@ from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
 from crawler_lifecycle.gateway.page.crawlers import bars
 from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.subjects import status_word
+from tests.support.servers import each_on_sqlite
 
 from .world import World, seen
 
@@ -76,25 +77,25 @@ def told(world: World, row: RunRow) -> Told:
     )
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_no_word_of_a_crawler_changes_who_ended_it(world: World, code: int) -> None:
-    expected = told(world, ended(world, OWN, End(code, finish_reason=OWN, finished_at=world.clock.now)))
+@each_on_sqlite(CODES, [137])
+def test_no_word_of_a_crawler_changes_who_ended_it(world: World, value: int) -> None:
+    expected = told(world, ended(world, OWN, End(value, finish_reason=OWN, finished_at=world.clock.now)))
     assert expected.ended_by == EndedBy.CRAWLER
     assert not expected.counted_stopped
-    assert expected.attention == expected.alarm == (code != 0)
+    assert expected.attention == expected.alarm == (value != 0)
     for n, word in enumerate(WORDS):
-        row = ended(world, f"{word.split()[0]}-{n}".replace("_", "-"), End(code, finish_reason=word))
+        row = ended(world, f"{word.split()[0]}-{n}".replace("_", "-"), End(value, finish_reason=word))
         assert row.outcome == word, "its word stays visible"
         assert told(world, row) == expected, word
     for word in ABOUT_ITSELF:
-        row = ended(world, word.replace("_", "-"), End(code, finish_reason=word))
+        row = ended(world, word.replace("_", "-"), End(value, finish_reason=word))
         assert row.ended_by == EndedBy.CRAWLER, word
 
 
-@pytest.mark.parametrize("word", [None, OWN, *WORDS])
-def test_a_stop_of_a_person_is_one_whatever_the_crawler_says(world: World, word: str | None) -> None:
+@each_on_sqlite([None, OWN, *WORDS], [None, OWN, "finished"])
+def test_a_stop_of_a_person_is_one_whatever_the_crawler_says(world: World, value: str | None) -> None:
     for code in (1, 137):
-        row = ended(world, f"r{code}", End(code, finish_reason=word), world.stop())
+        row = ended(world, f"r{code}", End(code, finish_reason=value), world.stop())
         found = told(world, row)
         assert (found.ended_by, found.colour, found.bar) == (EndedBy.PERSON, "stopped", "stopped")
         assert (found.code, found.alarm, found.attention) == (Exit.RUN_STOPPED, False, False)
