@@ -5,11 +5,37 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import pytest
 
+from crawler_lifecycle.activities import abreast
 from crawler_lifecycle.activities.abreast import Abreast
+from tests.support.lab import PATIENCE_S
+
+
+@dataclass
+class Clock:
+    """Time passes while nothing but calls that hang is on its way: no call is slow because the machine is."""
+
+    on_its_way: Callable[[], bool]
+    now: float = 0.0
+    answers: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def get(self, timeout: float) -> Any:
+        if self.on_its_way():
+            return self.answers.get(timeout=PATIENCE_S)
+        self.now += timeout
+        raise Empty
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.answers, name)
 
 
 def test_every_call_is_told_with_its_error() -> None:
@@ -48,29 +74,31 @@ def test_no_more_than_the_width_at_once_and_items_are_taken_late() -> None:
     assert min(seen for _, seen in told if isinstance(seen, int)) <= 5
 
 
-def test_calls_that_hang_keep_no_other_one_waiting() -> None:
+def test_calls_that_hang_keep_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than there is width, in front of all others."""
     over = threading.Event()
 
     def call(item: int) -> int:
         if item < 6:
-            over.wait(60)
+            over.wait()
         return item
 
-    calls = Abreast(call, width=3, slow_s=0.05)
-    began = time.monotonic()
+    clock = Clock(lambda: any(number > 6 for number in calls._busy))  # the first call has number 1
+    monkeypatch.setattr(abreast, "time", clock)
+    monkeypatch.setattr(abreast, "SimpleQueue", lambda: clock)
+    calls = Abreast(call, width=3, slow_s=5)
     try:
         told = {item for item, _ in calls.over(range(50))}
     finally:
         over.set()
     assert told == set(range(6, 50))
     assert calls.slow == 6
-    assert time.monotonic() - began < 20
+    assert clock.now == 10, "the first three, and the second three"
 
 
 def test_when_too_many_hang_the_rest_is_left() -> None:
     over = threading.Event()
-    calls = Abreast(lambda item: over.wait(60), width=2, slow_s=0.02, most=5)
+    calls = Abreast(lambda item: over.wait(), width=2, slow_s=0.02, most=5)
     try:
         assert list(calls.over(range(50))) == []
     finally:

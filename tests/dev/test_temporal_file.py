@@ -41,7 +41,7 @@ def test_killed_at_any_moment_of_the_first_start(tmp_path: Path, every: int) -> 
         _end(server)
         _prepare(file)
         port = processes.free_port()
-        server, until = _started(file, port), time.monotonic() + 60
+        server, until = _started(file, port), time.monotonic() + 150
         while ask(temporal_server.health(port))[0] is None:
             assert server.poll() is None, f"killed after {milliseconds} ms: {processes.tail(tmp_path / 'temporal.log')}"
             assert time.monotonic() < until, milliseconds

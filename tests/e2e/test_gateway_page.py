@@ -6,13 +6,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle.cli.stack import processes
 from tests.e2e.world import QUICK, World, until
 from tools.openapi import document
 
@@ -49,12 +49,6 @@ def script(parts: list[tuple[str, str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 @pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="curl or jq is missing; `make test-deps` installs them"
 )
@@ -66,7 +60,7 @@ def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Pat
     ended = world.gateway.start({"crawler": "plain", "args": {"max_pages": "1"}, **QUICK}, "before-the-page")["run_id"]
     until(lambda: world.status(ended) == "COMPLETED", "the end of a run before")
     gateway = str(world.stack.addresses["gateway"])
-    text = script(parts).replace("http://127.0.0.1:8500", gateway).replace("8501", str(free_port()))
+    text = script(parts).replace("http://127.0.0.1:8500", gateway).replace("8501", str(processes.free_port()))
     layout = world.stack.layout
     env = {
         **layout.environment(world.folder / "crawlers.yaml"),

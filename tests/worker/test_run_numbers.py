@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ class Source:
     def highest_run(self, above: int = 0) -> int:
         self.asked += 1
         if self.hangs is not None:
-            self.hangs.wait(30)
+            self.hangs.wait()
         if self.error is not None:
             raise self.error
         return max(above, self.number)
@@ -89,13 +88,12 @@ def test_all_are_asked_and_the_highest_counts(caplog: pytest.LogCaptureFixture) 
 def test_what_does_not_answer_is_told_and_hides_nobody() -> None:
     hangs = threading.Event()
     sources = {"a": Source(error=ClusterUnavailable("away")), "b": Source(5), "c": Source(9, hangs=hangs)}
-    began = time.monotonic()
-    known = ask({**sources, "d": Source(error=KeyError("ours"))}, 3, 0.1)
-    waited = time.monotonic() - began
-    hangs.set()
-    assert waited < 25, "it does not wait for c, which takes 30 s"
+    try:  # it does not wait for c, which would be for ever; the others have far longer than they take
+        known = ask({**sources, "d": Source(error=KeyError("ours"))}, 3, 3)
+    finally:
+        hangs.set()
     assert known.highest == {"b": 5}
-    assert known.troubles == {"a": "away", "c": "no answer within 0.1 s", "d": "KeyError: 'ours'"}
+    assert known.troubles == {"a": "away", "c": "no answer within 3 s", "d": "KeyError: 'ours'"}
 
 
 async def test_a_worker_asks_again_until_each_has_answered(caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +102,7 @@ async def test_a_worker_asks_again_until_each_has_answered(caplog: pytest.LogCap
     away, there = Source(8, error=ClusterUnavailable("away")), Source(5)
     numbers = Numbers(as_store(store), {"the cluster": away, "Temporal": there}, again_s=0.01)
     task = asyncio.create_task(numbers.run())
-    await asyncio.wait_for(numbers.first.wait(), 5)
+    await asyncio.wait_for(numbers.first.wait(), 60)
     assert numbers.state()["complete"] is False
     assert "the cluster" in cast(dict[str, Any], numbers.state()["unanswered"])
     while away.asked < 3:  # noqa: ASYNC110
@@ -133,7 +131,7 @@ async def test_a_database_that_is_away_is_asked_again() -> None:
     store = Store(error=StoreUnavailable("locked"))
     numbers = Numbers(as_store(store), {"Temporal": Source(6)}, again_s=0.01)
     task = asyncio.create_task(numbers.run())
-    await asyncio.wait_for(numbers.first.wait(), 5)
+    await asyncio.wait_for(numbers.first.wait(), 60)
     store.error = None
     await asyncio.wait_for(task, 60)
     assert store.begun == [6]

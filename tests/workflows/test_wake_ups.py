@@ -21,7 +21,7 @@ from crawler_lifecycle.store.notes import UPGRADE
 from crawler_lifecycle.workflows import calls
 from tests.histories.record import HeldLooks
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
-from tests.support.lab import Lab
+from tests.support.lab import PATIENCE_S, Lab
 from tests.support.waking import MODES, waking
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
@@ -132,7 +132,9 @@ ALWAYS = {
         for mode in MODES
     ],
 )
-async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(real_lab: Lab, scenario: Scenario, mode: str) -> None:
+async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
+    real_lab: Lab, caplog: pytest.LogCaptureFixture, scenario: Scenario, mode: str
+) -> None:
     async with waking(real_lab, mode) as wakers:
         run_id = await scenario(real_lab)
         assert truth(real_lab, run_id) == {**NOTHING, **EXPECTED[scenario]}
@@ -141,7 +143,10 @@ async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(real_lab: Lab, s
     assert sum(map(too_close, looks)) <= (scenario is stop)
     for waker in wakers:
         assert waker.counts["sent"] <= waker.counts["recorded"]
-        assert waker.counts["failed"] == 0
+    # A look that crosses the takeover of its run is refused and done again. Nothing else fails.
+    told = [text for text in caplog.messages if text.startswith("recording noticed changes failed")]
+    assert bool(told) == any(waker.counts["failed"] for waker in wakers)
+    assert [text for text in told if scenario is not resume or "may no longer write" not in text] == []
 
 
 async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
@@ -183,9 +188,9 @@ def too_close(looks: list[datetime]) -> int:
 async def _storm(lab: Lab, handle: Any) -> list[datetime]:
     """Wake the run again and again until it has looked three times more; when it ordered its looks."""
     looks = await looked_at(lab, handle)
-    enough, end = len(looks) + 3, time.monotonic() + 60
+    enough, end = len(looks) + 3, time.monotonic() + PATIENCE_S
     while len(looks) < enough:
-        assert time.monotonic() < end, "the looks did not come within 60 s"
+        assert time.monotonic() < end, f"the looks did not come within {PATIENCE_S:g} s"
         await asyncio.gather(*(handle.signal("look_now") for _ in range(5)))
         await asyncio.sleep(0.2)  # so it is told four times in the gap between two looks
         looks = await looked_at(lab, handle)

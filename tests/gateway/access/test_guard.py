@@ -147,7 +147,7 @@ def test_health_and_readiness(world: World, client: TestClient) -> None:
 
 def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(world.store.health, "ping", lambda: release.wait(20))
+    monkeypatch.setattr(world.store.health, "ping", lambda: release.wait(120))
     monkeypatch.setattr("crawler_lifecycle.gateway.health.READY_TIMEOUT_S", 0.1)
     with world.client(world.new_app()) as client:
         try:

@@ -107,7 +107,7 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
 def test_many_missing_names_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, 10,000 of them would not fit into a look. Each still has a 404 of its own."""
     world.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
-    together, get = threading.Barrier(cluster.THREADS, timeout=20), world.api.get
+    together, get = threading.Barrier(cluster.THREADS, timeout=150), world.api.get
 
     def at_once(path: str, **query: object) -> bytes:
         if "/jobs/crawl-" in path:

@@ -242,10 +242,11 @@ def test_silence_is_noticed_and_left(server: FakeApiServer, api: Api) -> None:
 
 def test_bookmarks_keep_an_idle_watch(server: FakeApiServer, api: Api) -> None:
     put(api, RUN)
-    with Told(observer(api, replace(QUIET, silence_s=2.0))).watching() as told:
-        for _ in range(12):
+    # Longer than the machine stands still, and shorter than all the bookmarks take.
+    with Told(observer(api, replace(QUIET, silence_s=6.0))).watching() as told:
+        for _ in range(16):
             server.bookmark()
-            time.sleep(0.25)
+            time.sleep(0.5)
         assert told.observer.health().up
         assert server.count("GET", WATCH) == 2
 
