@@ -75,7 +75,7 @@ async def test_a_service_account_that_is_missing_and_then_made(kube: KubeLab) ->
         assert [str(task.status) for task in kube.tasks(run_id)] == ["PENDING"]
     assert (await stopped(kube, goes, 2)).tasks == {"CANCELLED": 1}
     kube.make_account("crawl")
-    result = await kube.lab.ended(stays, 90)
+    result = await kube.lab.ended(stays)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
     assert kube.lab.corrections(1) == []
 

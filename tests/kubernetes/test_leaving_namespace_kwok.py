@@ -142,8 +142,8 @@ async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cl
         await kube.lab.until(lambda: not place.is_there(), 150)
         place.admin.post("/api/v1/namespaces", {"metadata": {"name": place.namespace}})
         place.grant([*READ, *WRITE])
-        result = await kube.lab.ended(stopped, 90)
+        result = await kube.lab.ended(stopped)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
-        result = await kube.lab.ended(left, 90)
+        result = await kube.lab.ended(left)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
         assert [str(found.kind) for found in kube.lab.corrections(1)] == ["vanished"]

@@ -147,7 +147,7 @@ async def test_a_quota_of_zero_and_then_room(kube: KubeLab) -> None:
     assert "exceeded quota: none" in await kube.until_said("quota is used up")
     assert [t.status for t in kube.tasks()] == ["QUEUED"]
     kube.cluster.admin.patch(f"{quotas}/none", {"spec": {"hard": {"count/jobs.batch": "5"}}})
-    result = await kube.lab.ended(handle, 90)
+    result = await kube.lab.ended(handle)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
 
 
@@ -158,7 +158,7 @@ async def test_no_pod_may_be_made_and_then_it_may(kube: KubeLab) -> None:
     handle = await kube.lab.start(request())
     assert "exceeded quota: no-pods" in await kube.until_said("quota is used up")
     kube.cluster.admin.delete(f"{quotas}/no-pods", {})
-    result = await kube.lab.ended(handle, 90)
+    result = await kube.lab.ended(handle)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
 
 

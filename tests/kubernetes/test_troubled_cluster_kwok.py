@@ -79,10 +79,10 @@ async def test_rights_removed_in_mid_run(
         await asyncio.sleep(2)
         assert str(kube.run().status) == "STOPPING", "nothing is called stopped without proof"
         rights.give()
-        result = await kube.lab.ended(handle, 90)
+        result = await kube.lab.ended(handle)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert [task.exit_code for task in kube.tasks()] == [11]
-        await kube.until_task("RUNNING", run_id=2, seconds=90)
+        await kube.until_task("RUNNING", run_id=2)
         await late.signal("stop", {"request_id": "s2"})
         assert (await kube.lab.ended(late)).tasks == {"CANCELLED": 1}
         assert kube.lab.corrections(1) == kube.lab.corrections(2) == []
@@ -114,7 +114,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             result = await finished(kube, handle)
             assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 3})
             assert kube.lab.corrections(1) == [], "at most late, as nobody could look"
-            stopped = await kube.lab.ended(endless, 60)
+            stopped = await kube.lab.ended(endless)
             assert (stopped.outcome, stopped.tasks) == ("cancelled", {"CANCELLED": 1})
             assert [task.exit_code for task in kube.tasks(2)] == [11]
             await kube.until_released()

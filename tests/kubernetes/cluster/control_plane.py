@@ -33,7 +33,7 @@ CONTROLLERS = (
 OF_SERVICES = ("deployment-controller", "endpointslice-controller", "replicaset-controller")
 #: Without these the controllers lag minutes behind a thousand pods that end at once.
 _QPS = ("--kube-api-qps=2000", "--kube-api-burst=4000", "--leader-elect=false", "--bind-address=127.0.0.1")
-PATIENCE_S = 90.0
+PATIENCE_S = 150.0
 
 
 class ControlPlane:

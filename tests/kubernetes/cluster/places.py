@@ -123,7 +123,7 @@ class Places:
         """Remove link and cgroups of this slot. Raises ClusterFailed when something still holds them."""
         if Path(f"/sys/class/net/{self.name}").exists():
             subprocess.run(["ip", "link", "delete", self.name], check=True, capture_output=True)
-        end = time.monotonic() + 15
+        end = time.monotonic() + 150
         while left := list(self.cgroups()):
             for folder in left:
                 with suppress(OSError):  # busy for a moment longer: the kernel still reaps

@@ -75,9 +75,9 @@ class Part:
             return
         self.signal(signal.SIGKILL)
         try:
-            self.process.wait(15)
+            self.process.wait(150)
         except subprocess.TimeoutExpired:
-            raise ClusterFailed(f"{self.name} (pid {self.process.pid}) did not die within 15 s") from None
+            raise ClusterFailed(f"{self.name} (pid {self.process.pid}) did not die within 150 s") from None
 
     def last_words(self, lines: int = 15) -> str:
         """The end of its log."""

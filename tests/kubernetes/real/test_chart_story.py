@@ -154,7 +154,7 @@ def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
     assert release.left() == stays(release)
     heard = journal.asked[spans[0]]
     try:
-        until(lambda: journal.asked[spans[0]] > heard + 3, "the crawl that was left open goes on", 60)
+        until(lambda: journal.asked[spans[0]] > heard + 3, "the crawl that was left open goes on", 300)
     except ClusterFailed as error:
         raise AssertionError(f"{error}\n{release.said(pod)}") from None
     assert executing(release, spans[0])["metadata"]["uid"] == pod["metadata"]["uid"]
@@ -274,7 +274,7 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
         assert (status, retry, superseded) == (right, 0, None), (run_id, index)
     for run_id, number in tasks.items():
         right = [] if run_id in load.stopped else [("Succeeded", 1)] * number
-        until(lambda run_id=run_id, right=right: on_cluster(release, run_id) == right, f"{run_id}: {right}", 60)  # type: ignore[misc]
+        until(lambda run_id=run_id, right=right: on_cluster(release, run_id) == right, f"{run_id}: {right}", 300)  # type: ignore[misc]
     assert release.audit()["findings"] == []
     told = f"{len(tasks) + 1} runs, {sum(tasks.values()) + 1} tasks, {len(load.stopped)} of them stopped"
     print(f"{told}; each executed once, with its status and its archive", flush=True)
