@@ -60,7 +60,7 @@ def told(world: World, row: RunRow) -> Told:
     [task] = world.store.tasks.list_tasks(row.run_id)
     assert task.ended_by == row.ended_by
     document = asdict(row)
-    [event] = [one for one in world.store.events.events_after(0, limit=100_000) if one.run_id == row.run_id][-1:]
+    [event] = world.store.events.events_after(0, run_id=row.run_id)[-1:]
     assert event.body["ended_by"] == row.ended_by
     tried = EndedTry(task.outcome, task.exit_code, 0, "k", task.ended_by)
     attention = world.store.runs.list_runs(attention=True, crawler=row.crawler)
