@@ -10,8 +10,8 @@ TESTED := .venv/.made-to-test
 COMPILED := .venv/.tests-compiled
 # Containers often set it. Hundreds of test processes would then compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
-# More test processes than processors, because they wait more than they compute.
-JOBS ?= $(shell expr $$(nproc) + 2)
+# One test process more than processors: each imports all tests first, which takes as long as two hundred of them.
+JOBS ?= $(shell expr $$(nproc) + 1)
 # Runs a command, and prints its output when it has finished: outputs of parallel targets do not mix.
 held = told=$$($(1) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
 
@@ -120,7 +120,7 @@ test-stack: env
 # Only the folders that have such tests: reading all of them takes ten seconds. tests/conftest.py refuses one elsewhere.
 MORE := tests/activities tests/adapters/archive tests/cli/doctor tests/clusters/kubernetes/observer tests/contracts/store tests/gateway/api tests/packaging tests/store tests/temporal tests/workflows
 test-more: env
-	@$(PY) -m pytest -q -m "(troubles or servers) and not slow and not soak" $(TOGETHER) $(MORE)
+	@$(PY) -m pytest -q -m "(troubles or servers) and not slow and not soak" $(TOGETHER) -n 2 $(MORE)
 
 # By file, because several files share one stack among their tests.
 test-services: env
@@ -134,7 +134,7 @@ test-embedded: env
 
 # The newest Python that the package allows, for what depends on Python's own modules.
 test-newest: env
-	@python3 -m tools.newest_python -n2
+	@python3 -m tools.newest_python
 
 test-page: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/page
