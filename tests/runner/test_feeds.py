@@ -116,7 +116,7 @@ def test_hostile_folders_have_an_end(tmp_path: Path) -> None:
     began = time.monotonic()
     found.read_on()
     found.finish()
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert found.items == 2  # what has no end in the CSV file is its head
     assert len(found.fields()) == counting.FIELDS_MAX
 

@@ -68,7 +68,7 @@ def test_a_forced_stop_ends_the_grace_of_a_plain_one(bench: RunnerBench, door: D
     door.force = True
     began = time.monotonic()
     assert bench.finish(process) == 13
-    assert time.monotonic() - began < 60, "and not its 600 s"
+    assert time.monotonic() - began < 300, "and not its 600 s"
     assert bench.summary()["message"].startswith("It was killed by a forced stop, ")
 
 
@@ -87,7 +87,7 @@ def test_a_forced_stop_hurries_the_upload(bench: RunnerBench, door: Door) -> Non
     process = _stopped(bench, code, door.environment(**more))
     began = time.monotonic()
     bench.finish(process)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert bench.summary()["files"]["uploaded"] is False
 
 

@@ -18,7 +18,7 @@ from crawler_lifecycle.store.migrations.schema_version import read_schema, upgra
 from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.test_deletion import WORD, delete, planted
 from tests.contracts.store.world import Clock, World
-from tests.support.databases import make_tables
+from tests.support.databases import make_tables, wait_patiently
 
 READERS: list[Callable[[str], object]] = [
     diagnose,
@@ -93,6 +93,13 @@ def test_a_deleted_word_is_in_no_file_of_the_database(world: World, file: Path) 
     assert len(fences) == 5
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for all of a lock's patience is longer than a slow machine takes for anything else."""
+    wait_patiently(monkeypatch)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_long_read_is_told_and_delays_nobody_for_long(world: World, file: Path) -> None:
     planted(world)
     with closing(sqlite_files.connect(file, "ro")) as reader:
