@@ -36,14 +36,21 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_tokens(source: str) -> int:
-    """The number of tokens of code: names, numbers, strings, operators and keywords."""
-    documents = {
-        (node.lineno, node.col_offset)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    }
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return sum(token.type not in NO_CODE and token.start not in documents for token in tokens)
+    """The number of tokens of code: names, numbers, strings, operators and keywords.
+
+    They are counted as ``ast`` writes the code. So neither lines, commas and parentheses that only
+    break a line nor the pieces of a broken string make a difference.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            setattr(node, "body", [child for child in body if not _is_text(child)])  # noqa: B010
+    tokens = tokenize.generate_tokens(io.StringIO(ast.unparse(tree)).readline)
+    return sum(token.type not in NO_CODE for token in tokens)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def asking(source: str) -> int:
